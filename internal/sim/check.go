@@ -71,6 +71,9 @@ const (
 	// unknown, or at most the number of pending records. It may be lower by the number of
 	// timers whose first revision was replaced before the owner's tail read it.
 	PropCount = "the count of pending timers is right"
+	// PropQuota: once the cluster is quiet, the numbers that the owner of a shard publishes are those of
+	// the pending timers of the limited services.
+	PropQuota = "the numbers of limited timers are right"
 	// PropDeferral: an event that waits for its slot uses no attempt, and only its newest event is
 	// called.
 	PropDeferral = "a deferral uses no attempt"
@@ -137,6 +140,7 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	}
 	w.trace("%s: %s -> %s, due %s, epoch %d, revision %d", l, was.Record.State, r.State, c.w.ms(r.DueMs), r.Epoch, now.Rev)
 	w.after(0, func() { w.tailsOf(shard) })
+	c.used(shard, was, now)
 	if was.ID.IsZero() || l.half {
 		l.half = !w.server.Indexed(now.ID, w.p.geo.Tick(r.DueMs))
 	}
@@ -219,6 +223,7 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 	}
 	if now.Epoch > was.Epoch {
 		c.calm(shard)
+		c.taken(shard)
 	}
 	if o := c.owners[shard][now.Epoch]; o != "" && now.Owner != "" && o != now.Owner {
 		c.fail(PropOwner, "shard %d: epoch %d of both %s and %s", shard, now.Epoch, o, now.Owner)
@@ -522,6 +527,9 @@ func (c *checker) atEnd() {
 	for shard := range c.w.p.geo.Shards {
 		if !c.w.cfg.Damage && !c.w.cfg.Newer {
 			c.counted(shard)
+		}
+		if c.w.quotas != nil {
+			c.quotas(shard)
 		}
 		if behind := c.stopped(shard); behind > 0 {
 			c.fail(PropFlow, "the low watermark of shard %d is %s behind", shard, behind)

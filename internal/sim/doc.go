@@ -68,6 +68,12 @@
 // expands nominal times with package calendar, and uses nothing of package recurrence. It does
 // not check that the calendar is right; the oracles of package calendar do.
 //
+// # Quotas
+//
+// With Config.Quotas the pending timers of some services are limited, and the limits change while
+// timers are added and fire. quotas.go compares the numbers that the owners publish, at the end,
+// with the records. Routers do not read the numbers here: package quota simulates that.
+//
 // # Calendars
 //
 // Two seeds of three with schedules (hasCalendars) also have calendars of excluded dates.

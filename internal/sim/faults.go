@@ -121,6 +121,9 @@ func (w *world) settleAt() int64 {
 	case w.p.smallAge:
 		d += w.p.firedMaxAge + w.p.sweep
 	}
+	if w.quotas != nil {
+		d += quotaBegins
+	}
 	return w.healed + int64(d)
 }
 

@@ -41,6 +41,8 @@ type node struct {
 	client *fake.Client
 	// calendars is the process's copy of the calendars; nil in a simulation without.
 	calendars *store.Calendars
+	// quotas is the process's copy of the limits; nil without Config.Quotas.
+	quotas *store.FlowSet
 	// zones is the zone data of the process; nil for that of all.
 	zones *calendar.ZoneData
 	// ops and breakers are the router's.
@@ -92,6 +94,9 @@ func (n *node) boot() {
 	if w.zones != nil {
 		n.zones = w.zones.draw()
 		w.trace("%s has zone data %s", n.name, n.zones.Release())
+	}
+	if w.quotas != nil {
+		n.quotas = w.quotas.now
 	}
 	n.newRouter()
 	if w.calendars != nil {

@@ -61,7 +61,7 @@ type mutant struct {
 	test                 string // the test that finds it; TestSeeds if empty
 }
 
-var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants, scheduleMutants, flowMutants)
+var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants, scheduleMutants, flowMutants, quotaMutants)
 
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
@@ -180,6 +180,15 @@ var flowMutants = []mutant{
 	{"the call forgets the deferrals", "schemas/flow.go", "\tr.Deferral = &Deferral{Count: r.Deferral.Count}\n}", "\tr.Deferral = nil\n}", 20, "TestFlow"},
 }
 
+// quotaMutants are found by TestQuotas.
+var quotaMutants = []mutant{
+	{"quota: a scan forgets the records that change meanwhile", "scheduler/limited.go", "[...]*quota.Tally{l.tally, l.next}", "[...]*quota.Tally{l.tally}", 60, "TestQuotas"},
+	{"quota: a new owner counts only what changes", "scheduler/limited.go", "found = append(found, timer)", "_ = timer", 20, "TestQuotas"},
+	{"quota: an owner does not notice other limits", "scheduler/limited.go", "l.again || set.PendingSelection() != l.wanted", "l.again || !l.begun", 20, "TestQuotas"},
+	{"quota: a scan for earlier limits is published", "scheduler/limited.go", "case l.next != tally:", "case false:", 60, "TestQuotas"},
+	{"quota: a timer that has fired is counted", "scheduler/limited.go", "timer, waits := rec.Use(), rec.Record.State.Waits()", "timer, waits := rec.Use(), !rec.Record.State.Final()", 20, "TestQuotas"},
+}
+
 // feedMutants are bugs in the life of a feed. doc.go says which other changes of Waker and
 // Rester only delay an event or cost a request, and so are no mutants.
 var feedMutants = []mutant{
@@ -196,7 +205,7 @@ var feedMutants = []mutant{
 // BELFRY_SIM_MUTANTS=all it does so only for the first mutant.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
-	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0]}
+	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0], quotaMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else if testing.Short() {

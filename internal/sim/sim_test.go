@@ -22,11 +22,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const defaultSeeds = 300
 
 // newerSeeds is the number of seeds of TestNewerRecords, damageSeeds of TestDamagedRecords,
-// flowSeeds of TestFlow.
+// flowSeeds of TestFlow, quotaSeeds of TestQuotas.
 const (
 	newerSeeds  = 120
 	damageSeeds = 150
 	flowSeeds   = 150
+	quotaSeeds  = 60
 )
 
 // shortSeeds is the number of seeds of each test with -short, which is for the race detector: it
@@ -34,7 +35,7 @@ const (
 const shortSeeds = 10
 
 // ofOtherTests lists the Stats that stay 0 in TestSeeds.
-var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Deferred": true}
+var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Deferred": true, "CountedQuotas": true}
 
 // withSchedules reports whether seeds have schedules: unless BELFRY_SIM_SCHEDULES is off.
 func withSchedules() bool { return os.Getenv("BELFRY_SIM_SCHEDULES") != "off" }
@@ -160,6 +161,16 @@ func TestFlow(t *testing.T) {
 	sum, all := runSeeds(t, flowSeeds, Config{Flow: true, Schedules: withSchedules()})
 	if all && sum.Deferred == 0 {
 		t.Error("no event was deferred")
+	}
+}
+
+// TestQuotas runs seeds in which pending timers of services are limited, with limits that change.
+// BELFRY_SIM_SEEDS says how many.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	sum, all := runSeeds(t, quotaSeeds, Config{Quotas: true, Schedules: withSchedules()})
+	if all && sum.CountedQuotas == 0 {
+		t.Error("the numbers of no shard were checked")
 	}
 }
 

@@ -76,6 +76,9 @@ func (t *term) config() scheduler.TermConfig {
 	if t.n.calendars != nil {
 		c.Calendars = t.n.calendars.CalendarsNow
 	}
+	if t.w.quotas != nil {
+		c.Limits = termLimits{t.n.client, t.n}
+	}
 	if t.w.cfg.Trace != nil {
 		c.Log = zerolog.New(t)
 	}

@@ -20,6 +20,9 @@ type Config struct {
 	Newer bool
 	// If Flow is set, each service has a limit, which is paused at times.
 	Flow bool
+	// If Quotas is set, the pending timers of services are limited, so that owners count them, and the
+	// limits change.
+	Quotas bool
 	// If Damage is set, some records are damaged in the store.
 	Damage bool
 	// If Schedules is set, there are schedules, whose clients change them. The one-shot timers
@@ -66,6 +69,9 @@ type Stats struct {
 	// Counted is the number of shards whose count of pending timers was checked at the end. In
 	// CountedLow of them the count was too low.
 	Counted, CountedLow int
+	// CountedQuotas is the number of shards whose published numbers were checked at the end. It is 0
+	// without Config.Quotas.
+	CountedQuotas int
 	// VirtualSeconds is the simulated time.
 	VirtualSeconds int
 }
@@ -102,6 +108,7 @@ type world struct {
 	waitingTails [][]func()          // by shard
 	atTakeOver   [][]func()          // by shard: called when a node takes it
 	flows        map[string]*flowKey // by service; nil without Config.Flow
+	quotas       *quotas             // nil without Config.Quotas
 	damaged      []bool              // by shard: another client has overwritten its clock
 	healed       int64               // the time after which there are no faults
 	over         bool
@@ -129,8 +136,11 @@ func Run(cfg Config) Report {
 	w.net = newNetwork(w)
 	servers := w.p.fake()
 	servers.Calendars = w.calendars != nil
-	if servers.Flows = cfg.Flow; cfg.Flow {
+	if servers.Flows = cfg.Flow || cfg.Quotas; cfg.Flow {
 		w.p.quiet += flowQuiet
+	}
+	if cfg.Quotas {
+		w.p.quiet += quotaBegins
 	}
 	w.server = fake.NewServer(servers, w.net.clock)
 	w.atTakeOver = make([][]func(), w.p.geo.Shards)
@@ -140,6 +150,9 @@ func Run(cfg Config) Report {
 	w.openQueues()
 	for i := range w.p.nodes {
 		w.nodes = append(w.nodes, newNode(w, i))
+	}
+	if cfg.Quotas {
+		w.quotas = newQuotas(w)
 	}
 	for _, n := range w.nodes {
 		n.boot()
