@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/belfryio/belfry/internal/flow"
@@ -57,8 +58,10 @@ type limiter struct {
 	// held are the ends of the waits of the stream's adds, in Unix nanoseconds.
 	held []int64
 
-	// ledger knows the numbers of pending timers, which a follower renews until end is called.
+	// ledger knows the numbers of pending timers, which a follower renews until end is called. counts is true
+	// once it has those that the owners of the shards have published.
 	ledger    *quota.Ledger
+	counts    atomic.Bool
 	following sync.WaitGroup
 	end       context.CancelFunc
 }

@@ -26,27 +26,44 @@ const (
 
 // follow renews the numbers of pending timers until ctx ends.
 func (l *limiter) follow(ctx context.Context) {
-	follows := false
 	for pause.For(ctx, ledgerPoll) {
 		set, _ := l.e.o.Store.FlowsNow()
 		if set == nil || set.PendingSelection() == "" {
-			if follows {
-				l.ledger.Forget()
-			}
-			follows = false
+			l.forgetCounts()
 			continue
 		}
-		follows = true
-		read, cancel := context.WithTimeout(ctx, OperationTimeout)
-		counts, err := l.e.o.Store.PendingCounts(read)
-		cancel()
-		if err != nil {
+		if err := l.readCounts(ctx); err != nil {
 			l.complain(schemas.AddsFlowPrefix+"*", err)
-			continue
 		}
-		for _, c := range counts {
-			l.ledger.Update(c.Shard, c.Count)
-		}
+	}
+}
+
+// counted reads the numbers of pending timers, unless they were read before. Without them a node that has
+// just started would admit as many timers as the limit has, however many are pending.
+func (l *limiter) counted(ctx context.Context) error {
+	if l.counts.Load() {
+		return nil
+	}
+	return l.readCounts(ctx)
+}
+
+func (l *limiter) readCounts(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, OperationTimeout)
+	defer cancel()
+	counts, err := l.e.o.Store.PendingCounts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range counts {
+		l.ledger.Update(c.Shard, c.Count)
+	}
+	l.counts.Store(true)
+	return nil
+}
+
+func (l *limiter) forgetCounts() {
+	if l.counts.Swap(false) {
+		l.ledger.Forget()
 	}
 }
 
@@ -61,6 +78,13 @@ func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*
 	}
 	if len(most) == 0 || len(batch) == 0 {
 		return batch
+	}
+	if err := l.counted(l.e.run); err != nil {
+		l.complain(schemas.AddsFlowPrefix+svc, err)
+		for _, a := range batch {
+			l.sink.Delay(a, schemas.Errorf(schemas.CodeUnavailable, "the number of pending timers of %s cannot be read, and has a limit; nothing was stored: try again (%w)", svc, err))
+		}
+		return nil
 	}
 	amounts := make([]quota.Amount, len(batch))
 	for i, a := range batch {

@@ -95,6 +95,35 @@ func fill(t *testing.T, n *router.Service, name, svc string) (accepted int) {
 	}
 }
 
+// TestPendingTimersFromTheStart: a node that starts while a limit of pending timers is used up admits no add,
+// also before its follower has read the numbers.
+func TestPendingTimersFromTheStart(t *testing.T) {
+	t.Parallel()
+	f, _ := flowFixture(t)
+	schedules(t, f.srv, "s1")
+	const limit = 20
+	f.limitPending("adds:orders", limit)
+	f.awaitPending("adds:orders", 0)
+	if n := fill(t, f.r.Service, "first", "orders"); n != limit {
+		t.Fatalf("%d adds were accepted, want %d", n, limit)
+	}
+	f.awaitPending("adds:orders", limit)
+	for i := range 3 {
+		n := newFixtureOn(t, f.srv.Connect(), store.Config{Node: fmt.Sprint("again-", i)})
+		r, err := router.New(router.Options{Store: n.store, Dedup: n.store.NewDedupCheck(), Time: n.clock, Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Stop(t.Context()) })
+		if admitted := fill(t, r, fmt.Sprint("restart-", i), "orders"); admitted != 0 {
+			t.Errorf("a node that has just started admitted %d adds over the limit", admitted)
+		}
+	}
+}
+
 // TestPendingTimers: two routers hold a limit of pending timers, each alone exactly; cancels and firings make
 // room; a repeated add needs none; another service is not limited; and after the owner of the
 // shards was killed the number is right again.
