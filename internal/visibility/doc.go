@@ -1,0 +1,40 @@
+// Package visibility finds timers, and keeps what became of them: an index of the records of
+// all shards for search, history and charts.
+//
+//	buckets timers_0 … timers_<n>          the truth
+//	       │ one Reader.Tail a shard (consumers without acknowledgement)
+//	       ▼
+//	   Follower: newest state of each changed timer, at most maxQueued of them
+//	       │ one transaction a second: rows, counters, offset of each shard
+//	       ▼
+//	     Store: a SQL file                  ◀─ Search, Get, Counts (router, HTTP, console)
+//
+// # What it guarantees
+//
+// It is never on the firing path: nothing waits for it, it writes nothing to JetStream, and it
+// spends at most the share maxDuty of one CPU on writing. Progress.AsOf is a time up to which the
+// store has every change that the buckets have; what happened later may be absent. A timer is as
+// the last change that the store has seen left it, so an Entry may be out of date: whoever decides
+// by it reads the record.
+//
+// The offset of a shard is in the same transaction as the rows up to it. A process that is killed
+// therefore continues where the rows end. Timers that are done stay for the setting history, within
+// history-bytes, the oldest go first; timers that are open stay as long as their record does.
+// Payloads are not stored: an entry has the attributes, attempts and control operations of a timer,
+// but not the event's data.
+//
+// # How it fails
+//
+// The file can be deleted at any time while the node is down. A file of another schema, of another
+// Belfry, or that SQLite calls damaged is deleted and rebuilt from the buckets. A rebuilt store lacks
+// the timers whose records had expired.
+//
+// When timers change faster than they can be written, the Follower stops writing rows and counts
+// outcomes only (Progress.CountsOnly). When the load falls it reads the shards again from the stored
+// offsets. Streams of buckets keep the last state of every key, so this misses only timers that were
+// done and expired in the meantime. A Follower that was away for longer than a record is kept
+// compares its open timers with the buckets, and removes those whose record is gone.
+//
+// Without disk space, or when the file cannot be written, the Follower keeps its offsets, retries,
+// and says so in Progress.Problem. Search then answers from what there is.
+package visibility
