@@ -97,11 +97,15 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
 	d.StringVar(&o.TLS.Cert, "tls-cert", "", "PEM file of a client certificate for nats-url")
 	d.StringVar(&o.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
-	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "roles of this node: router, scheduler, functions")
+	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions", "visibility"}, "roles of this node: router, scheduler, functions, visibility (with nats-url not by default)")
 	d.StringVar(&o.Node, "node", "", "name of this node (default: the name in the data folder, or a random name)")
 	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 for the number of an existing store, or %d", schemas.DefaultShards))
 	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream: 1, 3 or 5")
 	d.Var(cmdline.Duration(&o.Retention), "retention", "lifetime of the record of a finished timer")
+	d.StringVar(&o.HistoryFolder, "history-folder", "", "folder of the search index, of this node alone (default the folder visibility in data; required for role visibility with nats-url)")
+	d.Var(cmdline.Duration(&o.History), "history", "how long the search index keeps finished timers")
+	d.Int64Var(&o.HistoryBytes, "history-bytes", o.HistoryBytes, "size of the search index, in bytes, above which it removes the oldest finished timers earlier")
+	d.StringSliceVar(&o.HistoryAttributes, "history-attributes", nil, "names of attributes of events by which the search index finds timers, such as orderid, at most 8")
 	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long the stream keeps fired events")
 	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "maximum number of fired events of one service that the stream keeps; 0 for a share of the stream's bytes")
 	d.Var(cmdline.Duration(&o.DeadMaxAge), "dead-max-age", "how long dead letters are kept")
@@ -320,6 +324,12 @@ func (s *settings) options(c *cli) (app.Options, error) {
 	}
 	o.Profile = app.Profile(s.profile)
 	o.Roles = nil
+	if !s.given["roles"] && o.NATSURL != "" {
+		s.roles = nil
+		for _, r := range app.SharedRoles() {
+			s.roles = append(s.roles, string(r))
+		}
+	}
 	for _, r := range s.roles {
 		o.Roles = append(o.Roles, app.Role(strings.TrimSpace(r)))
 	}
@@ -401,8 +411,8 @@ func (s *settings) effective() map[string]any {
 		switch f.Value.Type() {
 		case "bool":
 			m[name] = f.Value.String() == "true"
-		case "int":
-			var n int
+		case "int", "int64":
+			var n int64
 			if _, err := fmt.Sscan(f.Value.String(), &n); err == nil {
 				m[name] = n
 			}

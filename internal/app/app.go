@@ -18,6 +18,7 @@ import (
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
@@ -62,6 +63,8 @@ type App struct {
 	firing atomic.Pointer[scheduler.Scheduler]
 	// routing is roles.router once it runs. The HTTP server reads it, and begins before the roles.
 	routing atomic.Pointer[router.Service]
+	// searching is roles.visibility once it runs.
+	searching atomic.Pointer[visibility.Visibility]
 }
 
 // undo is one step of Stop, with the time that it may take.

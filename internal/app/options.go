@@ -12,6 +12,7 @@ import (
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -24,10 +25,18 @@ const (
 	RoleRouter    Role = "router"
 	RoleScheduler Role = "scheduler"
 	RoleFunctions Role = "functions"
+	// RoleVisibility keeps the search index, in a file of the node.
+	RoleVisibility Role = "visibility"
 )
 
-// AllRoles returns all roles, the default of a node.
-func AllRoles() []Role { return []Role{RoleRouter, RoleScheduler, RoleFunctions} }
+// AllRoles returns all roles, the default of a node with the embedded server.
+func AllRoles() []Role {
+	return []Role{RoleRouter, RoleScheduler, RoleFunctions, RoleVisibility}
+}
+
+// SharedRoles returns the default roles of a node with a server of its own: all that need no data
+// folder.
+func SharedRoles() []Role { return []Role{RoleRouter, RoleScheduler, RoleFunctions} }
 
 // Profile determines which failures an acknowledged write survives. It configures the
 // embedded server. On another server the node checks that the server's settings match the
@@ -85,7 +94,7 @@ type Options struct {
 	HTTPTokens *token.Set
 	HTTPToken  string
 	HTTPTLS    ServerTLS
-	// Roles to run; default all.
+	// Roles to run; default AllRoles, or with NATSURL SharedRoles.
 	Roles []Role
 	// Node is the node's name, unique among the nodes of a store: letters, digits, '-' or
 	// '_'. Default: the name stored in the data folder, or with NATSURL the host's name and
@@ -98,6 +107,13 @@ type Options struct {
 	Replicas int
 	// Retention is the lifetime of the record of a finished timer; default 1 h.
 	Retention time.Duration
+	// HistoryFolder is the folder of the search index, of this node alone; default the folder
+	// visibility in Data, required for RoleVisibility with NATSURL. History, HistoryBytes and
+	// HistoryAttributes are described in package visibility; defaults 7 days and 2 GiB.
+	HistoryFolder     string
+	History           time.Duration
+	HistoryBytes      int64
+	HistoryAttributes []string
 	// FiredMaxAge, DeadMaxAge and RejectedMaxAge are the lifetimes of fired events, dead
 	// letters and rejected adds in their streams; default 24 h, 30 days and 7 days.
 	FiredMaxAge, DeadMaxAge, RejectedMaxAge time.Duration
@@ -207,7 +223,7 @@ func badConfig(format string, args ...any) error {
 func DefaultOptions() Options {
 	return Options{
 		NATSListen: DefaultNATSListen, HTTP: DefaultHTTP, Profile: ProfileSafe, Roles: AllRoles(), Replicas: 1,
-		Retention: store.DefaultRetention, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, RejectedMaxAge: store.DefaultRejectedMaxAge, Timeout: store.DefaultTimeout,
+		Retention: store.DefaultRetention, History: visibility.DefaultHistory, HistoryBytes: visibility.DefaultHistoryBytes, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, RejectedMaxAge: store.DefaultRejectedMaxAge, Timeout: store.DefaultTimeout,
 		Limits: schemas.Limits{MaxHorizon: schemas.DefaultLimitHorizon},
 		Lease:  scheduler.DefaultLease, Horizon: scheduler.DefaultHorizon, SweepDelay: scheduler.DefaultSweepDelay,
 		Concurrency: functions.DefaultConcurrency, TotalConcurrency: functions.DefaultTotal, ServiceIdle: functions.DefaultServiceIdle,
@@ -229,8 +245,12 @@ func (o *Options) setDefaults() error {
 	or(&o.HTTP, DefaultHTTP)
 	or((*string)(&o.Profile), string(ProfileSafe))
 	or(&o.Version, "0.0.0")
-	if len(o.Roles) == 0 {
+	switch {
+	case len(o.Roles) > 0:
+	case o.embedded():
 		o.Roles = AllRoles()
+	default:
+		o.Roles = SharedRoles()
 	}
 	return o.validate()
 }
@@ -238,7 +258,7 @@ func (o *Options) setDefaults() error {
 func (o *Options) validate() error {
 	for _, r := range o.Roles {
 		if !slices.Contains(AllRoles(), r) {
-			return badConfig("role %.40q does not exist; the roles are router, scheduler and functions", string(r))
+			return badConfig("role %.40q does not exist; the roles are router, scheduler, functions and visibility", string(r))
 		}
 	}
 	if o.Profile != ProfileSafe && o.Profile != ProfileFast {
@@ -273,6 +293,9 @@ func (o *Options) validate() error {
 		return err
 	}
 	if err := o.checkTogether(); err != nil {
+		return err
+	}
+	if err := o.checkHistory(); err != nil {
 		return err
 	}
 	if !o.embedded() {

@@ -15,6 +15,7 @@ import (
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/router/natsapi"
 	"github.com/belfryio/belfry/scheduler"
@@ -28,6 +29,8 @@ type roles struct {
 	scheduler *scheduler.Scheduler
 	functions *functions.Functions
 	calls     *natscall.Invoker // makes the NATS callbacks of functions
+	// visibility is the search index of router.
+	visibility *visibility.Visibility
 }
 
 func (a *App) component(name string) zerolog.Logger {
@@ -145,6 +148,14 @@ func (a *App) startRoles(ctx context.Context) error {
 		return err
 	}
 	r := &a.roles
+	if r.visibility != nil {
+		a.searching.Store(r.visibility)
+		a.onStop("visibility", 0, func(context.Context) error {
+			r.visibility.Stop()
+			return nil
+		})
+		r.visibility.Start()
+	}
 	if r.scheduler != nil {
 		a.firing.Store(r.scheduler)
 		a.onStop("scheduler", releaseBound, r.scheduler.Stop)
@@ -178,6 +189,11 @@ func (a *App) startRoles(ctx context.Context) error {
 }
 
 func (a *App) makeRoles() (err error) {
+	if a.o.runs(RoleVisibility) {
+		if a.roles.visibility, err = visibility.New(a.visibilityOptions()); err != nil {
+			return err
+		}
+	}
 	if a.o.runs(RoleScheduler) {
 		if a.roles.scheduler, err = scheduler.New(a.schedulerOptions()); err != nil {
 			return err

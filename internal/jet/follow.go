@@ -39,6 +39,13 @@ func (c *Readers) FollowSlowly(ctx context.Context, stream, filter string, after
 	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: slowBatch, MaxBytes: maxBytes}, filter, after, fn, interrupted)
 }
 
+// FollowAtPace is Follow in rounds of which each begins pace after the one before, unless that was
+// full. A message that is replaced between two rounds is never sent, and an fn that waits delays
+// nobody else.
+func (c *Readers) FollowAtPace(ctx context.Context, stream, filter string, after uint64, pace time.Duration, fn func(*Msg), interrupted func(error)) {
+	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: FollowBatch, RoundPace: pace}, filter, after, fn, interrupted)
+}
+
 // followAgain reads with one consumer after the other.
 func (c *Readers) followAgain(ctx context.Context, o ReaderOptions, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
 	failing := false

@@ -1,6 +1,7 @@
 package jet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ type Pace int
 // The paces.
 const (
 	// Rounds requests all messages that there are, and waits for the first one if there
-	// are none. The next round begins when the last one has ended, roundPace after its
+	// are none. The next round begins when the last one has ended, RoundPace after its
 	// beginning at the earliest, unless it was full. A message that is replaced between two
 	// rounds is never sent. Nothing is sent while the reader is away.
 	Rounds Pace = iota
@@ -30,7 +31,7 @@ const (
 )
 
 const (
-	// roundPace is the least time between the beginnings of two rounds, and so the most
+	// roundPace is the default of ReaderOptions.RoundPace, and so the most
 	// that it delays a message. Reading what came in 2 ms costs the server and the client
 	// one wake-up instead of one for each message.
 	roundPace = 2 * time.Millisecond
@@ -68,6 +69,8 @@ type ReaderOptions struct {
 	// Most bounds the messages that are requested and not read yet. Each has its place in
 	// the reader's buffer, so that none is dropped however long the caller is away.
 	Most int
+	// RoundPace is the least time between the beginnings of two rounds; 0 for 2 ms. Rounds only.
+	RoundPace time.Duration
 	// MaxBytes bounds the bytes of each request; 0 for no bound. It must hold the largest
 	// message.
 	MaxBytes int64
@@ -235,7 +238,7 @@ func (r *Reader) refill(ctx context.Context) error {
 		if open > 0 {
 			return nil
 		}
-		if pause := roundPace - time.Since(r.begun); r.rest && pause > 0 {
+		if pause := cmp.Or(r.o.RoundPace, roundPace) - time.Since(r.begun); r.rest && pause > 0 {
 			r.timer.Reset(pause)
 			select {
 			case <-ctx.Done():

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -28,6 +29,21 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 // until Stop, or until ctx ends. Errors: schemas.CodeBadRequest for a shard that does not
 // exist.
 func (rd *Reader) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
+	return rd.tail(ctx, shard, fn, func(ctx context.Context, sh *shardSubjects, fn func(*jet.Msg), interrupted func(error)) {
+		rd.jet.Follow(ctx, sh.stream, sh.timer+"*", after, fn, interrupted)
+	})
+}
+
+// TailAtPace is Tail for a reader that need not know of a change at once: it reads every pace what
+// has changed meanwhile, so that several changes of a record within it are one.
+func (rd *Reader) TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(Timer)) (*Tail, error) {
+	return rd.tail(ctx, shard, fn, func(ctx context.Context, sh *shardSubjects, fn func(*jet.Msg), interrupted func(error)) {
+		rd.jet.FollowAtPace(ctx, sh.stream, sh.timer+"*", after, pace, fn, interrupted)
+	})
+}
+
+// tail passes the records that follow reads to fn.
+func (rd *Reader) tail(ctx context.Context, shard int, fn func(Timer), follow func(context.Context, *shardSubjects, func(*jet.Msg), func(error))) (*Tail, error) {
 	if shard < 0 || shard >= rd.shards.geo.Shards {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "there is no shard %d", shard)
 	}
@@ -35,8 +51,7 @@ func (rd *Reader) Tail(ctx context.Context, shard int, after uint64, fn func(Tim
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sh := &rd.shards.subjects[shard]
-		rd.jet.Follow(ctx, sh.stream, sh.timer+"*", after, func(m *jet.Msg) {
+		follow(ctx, &rd.shards.subjects[shard], func(m *jet.Msg) {
 			if t, ok := rd.dec.decode(m); ok || t.Unread != Readable {
 				fn(t)
 			}

@@ -14,7 +14,7 @@
 // It is never on the firing path: nothing waits for it, it writes nothing to JetStream, and it
 // spends at most the share maxDuty of one CPU on writing. Progress.AsOf is a time up to which the
 // store has every change that the buckets have; what happened later may be absent. A timer is as
-// the last change that the store has seen left it, so an Entry may be out of date: whoever decides
+// the last change that the store has seen left it, so an Entry may be out of date: a caller that decides
 // by it reads the record.
 //
 // The offset of a shard is in the same transaction as the rows up to it. A process that is killed

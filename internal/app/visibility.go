@@ -1,0 +1,37 @@
+package app
+
+import (
+	"path/filepath"
+
+	"github.com/belfryio/belfry/internal/visibility"
+)
+
+// historyFolder is the folder in Data of the search index.
+const historyFolder = "visibility"
+
+// checkHistory returns an error of schemas.CodeConfig for invalid options of the search index.
+func (o *Options) checkHistory() error {
+	switch {
+	case o.History < 0:
+		return badConfig("history is %s; it must be more than 0", o.History)
+	case o.HistoryBytes < 0:
+		return badConfig("history-bytes is %d; it must be more than 0", o.HistoryBytes)
+	case o.runs(RoleVisibility) && !o.embedded() && o.HistoryFolder == "":
+		return badConfig("role visibility needs a folder of this node for its file: give history-folder")
+	}
+	return visibility.CheckAttributes(o.HistoryAttributes)
+}
+
+func (a *App) visibilityOptions() visibility.Options {
+	folder := a.o.HistoryFolder
+	if folder == "" {
+		folder = filepath.Join(a.o.Data, historyFolder)
+	}
+	return visibility.Options{
+		Buckets: a.store, Folder: folder, History: a.o.History, HistoryBytes: a.o.HistoryBytes, Attributes: a.o.HistoryAttributes,
+		NowMs: a.nowMs, Log: a.component("visibility"), Registerer: a.reg,
+	}
+}
+
+// Visibility returns the search index of a node with that role; nil for none, and before Start.
+func (a *App) Visibility() *visibility.Visibility { return a.searching.Load() }

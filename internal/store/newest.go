@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/belfryio/belfry/internal/jet"
+)
+
+// Newest says how far the stream of a shard has come.
+type Newest struct {
+	// Stream identifies the stream: one that was made again has another identity.
+	Stream string
+	// Revision is that of the newest record at AtMs or later, 0 without records. LastSeq is the
+	// last sequence of the stream at AtMs.
+	Revision, LastSeq uint64
+	// AtMs is the server's time of the answer, in Unix milliseconds.
+	AtMs int64
+}
+
+// Newest says how far the stream of a shard has come: a reader of its records that has come to
+// Revision knows all changes up to AtMs. Errors: schemas.ErrUnavailable.
+func (rd *Reader) Newest(ctx context.Context, shard int) (Newest, error) {
+	sh := &rd.shards.subjects[shard]
+	info, err := rd.jet.Stream(ctx, sh.stream)
+	if err != nil {
+		return Newest{}, err
+	}
+	n := Newest{Stream: info.Created.UTC().Format(time.RFC3339Nano), LastSeq: info.State.LastSeq, AtMs: info.TimeStamp.UnixMilli()}
+	n.Revision, err = rd.jet.LastOf(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}})
+	return n, err
+}
+
+// EachOpen passes the revisions up to through of the records of a shard that are not final to fn, in
+// rising order, with those that this build cannot read and that have no TTL. It costs a read of the
+// shard, and pauses as CountPending does. Errors: schemas.ErrUnavailable.
+func (rd *Reader) EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error {
+	sh := &rd.shards.subjects[shard]
+	n := 0
+	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
+		if n++; !pauseScan(ctx, n) {
+			return false, rd.jet.Error("read open timers", ctx.Err())
+		}
+		if m.Sequence > through {
+			return false, nil
+		}
+		if t, ok := rd.dec.decode(&m); ok && !t.Record.State.Final() || t.Unread == UnreadOpen {
+			fn(m.Sequence)
+		}
+		return true, nil
+	})
+}

@@ -1,0 +1,519 @@
+package visibility
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// maxQueued bounds the changed timers that wait to be written, about 1 kB each.
+	maxQueued = 20_000
+	// tailPace is the interval at which a shard is read: changes of a timer within it are one.
+	tailPace = 250 * time.Millisecond
+	// writePace is the interval of transactions.
+	writePace = time.Second
+	// maxDuty is the share of one CPU's time that writing may take.
+	maxDuty = 0.5
+	// checkPace is the interval at which the offsets are compared with the streams.
+	checkPace = 2 * time.Second
+	// prunePace is the interval at which old entries are removed, savePace that at which the offsets
+	// are written when nothing changes.
+	prunePace = 10 * time.Second
+	savePace  = time.Minute
+	// minCounting is the least time for which the Follower only counts, so that it does not
+	// alternate.
+	minCounting = 5 * time.Second
+	// maxOverlay bounds the counters while it only counts.
+	maxOverlay = 100_000
+	// retryPace is the pause after a failure.
+	retryPace = 2 * time.Second
+)
+
+// Buckets is the part of the store that is followed; *store.Store has it.
+type Buckets interface {
+	Geometry() schemas.Geometry
+	// Retention is how long the record of a timer that is done stays.
+	Retention() time.Duration
+	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer)) (*store.Tail, error)
+	Newest(ctx context.Context, shard int) (store.Newest, error)
+	EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error
+}
+
+// mode is what the Follower does with a change.
+type mode uint8
+
+const (
+	// catchingUp queues changes, and waits while the queue is full: after a start, and after
+	// counting.
+	catchingUp mode = iota
+	// following queues changes, and begins to count when the queue is full.
+	following
+	// counting counts outcomes. The offsets stay.
+	counting
+)
+
+// queue has the changes that wait to be written. The tails put, the writer takes.
+type queue struct {
+	mu   sync.Mutex
+	room sync.Cond
+	// wake has a value when the queue is full.
+	wake chan struct{}
+	most int
+
+	mode    mode
+	closed  bool // put waits for nothing
+	changes map[schemas.TimerID]Change
+	read    []uint64 // by shard: the last revision that is in the queue or written
+	arrived int      // changes since the last take
+	skipped uint64
+	overlay map[overlayKey]int64
+}
+
+// overlayKey is a counter of outcomes while rows are not written.
+type overlayKey struct {
+	minute int64
+	service
+	state schemas.State
+}
+
+func newQueue(shards, most int) *queue {
+	q := &queue{wake: make(chan struct{}, 1), most: most, changes: map[schemas.TimerID]Change{}, read: make([]uint64, shards), overlay: map[overlayKey]int64{}}
+	q.room.L = &q.mu
+	return q
+}
+
+// put queues a change, or counts it.
+func (q *queue) put(c *Change) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.arrived++
+	for _, queued := q.changes[c.ID]; !queued && len(q.changes) >= q.most && !q.closed; _, queued = q.changes[c.ID] {
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+		if q.mode == following {
+			q.mode = counting
+		}
+		if q.mode == counting {
+			break
+		}
+		q.room.Wait()
+	}
+	switch {
+	case q.closed:
+	case q.mode == counting:
+		q.count(c)
+	default:
+		q.changes[c.ID] = *c
+		q.read[c.Shard] = c.Revision
+	}
+}
+
+// passBy takes note of a record that has no row.
+func (q *queue) passBy(shard int, revision uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mode != counting && !q.closed {
+		q.read[shard] = revision
+	}
+}
+
+// count counts the outcome of a timer whose row is not written.
+func (q *queue) count(c *Change) {
+	q.skipped++
+	r := &c.Record
+	if !r.State.Final() || r.Schedule != nil || r.DoneMs == 0 {
+		return
+	}
+	tenant, name := schemas.SplitService(r.Service)
+	k := overlayKey{r.DoneMs / minuteMs, service{tenant, name}, r.State}
+	if _, ok := q.overlay[k]; ok || len(q.overlay) < maxOverlay {
+		q.overlay[k]++
+	}
+}
+
+// take takes all changes, with the revisions up to which they go.
+func (q *queue) take() (changes map[schemas.TimerID]Change, read []uint64, arrived int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	changes, read, arrived = q.changes, slices.Clone(q.read), q.arrived
+	q.changes, q.arrived = make(map[schemas.TimerID]Change, min(len(changes), q.most)), 0
+	q.room.Broadcast()
+	return changes, read, arrived
+}
+
+// giveBack puts changes back that could not be written.
+func (q *queue) giveBack(changes map[schemas.TimerID]Change) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for id, c := range changes {
+		if newer, ok := q.changes[id]; !ok || newer.Revision < c.Revision {
+			q.changes[id] = c
+		}
+	}
+}
+
+// begin empties the queue for tails that begin after the given revisions.
+func (q *queue) begin(after []uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mode, q.closed, q.arrived = catchingUp, false, 0
+	clear(q.changes)
+	copy(q.read, after)
+}
+
+// end makes put return at once.
+func (q *queue) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.room.Broadcast()
+}
+
+// setMode changes from one mode to another.
+func (q *queue) setMode(from, to mode) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mode == from {
+		if q.mode = to; to == following {
+			clear(q.overlay)
+		}
+	}
+}
+
+func (q *queue) state() (m mode, queued int, skipped uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mode, len(q.changes), q.skipped
+}
+
+// follower follows the buckets into one open Store. It is for one goroutine, except queue.
+type follower struct {
+	o      *Options
+	store  Store
+	queue  *queue
+	log    zerolog.Logger
+	report func(func(*Progress))
+
+	offsets []Offset // by shard, as they are stored
+	asOf    []int64  // by shard
+	tails   []*store.Tail
+	// target has the revisions at which it has caught up.
+	target []uint64
+	// rowCost is the measured time of a row.
+	rowCost time.Duration
+	// counted is since when it only counts.
+	counted time.Time
+
+	wrote, checked, pruned, saved time.Time
+	// busyUntil is the end of the pause that the last writing demands.
+	busyUntil time.Time
+	// rate is the number of changes a second since the last batch.
+	rate float64
+}
+
+// errOther says that the store's rows are of other buckets.
+var errOther = errors.New("the entries are of other buckets")
+
+// run follows until ctx ends, or an error makes another store necessary.
+func (f *follower) run(ctx context.Context) error {
+	if err := f.open(ctx); err != nil {
+		return err
+	}
+	if err := f.begin(ctx); err != nil {
+		return err
+	}
+	defer f.stopTails()
+	for {
+		if err := f.wait(ctx); err != nil {
+			f.stopTails()
+			return errors.Join(f.flush(), err)
+		}
+		if err := f.step(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// flush writes what is queued when the node stops.
+func (f *follower) flush() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopBound/2)
+	defer cancel()
+	return f.writeQueued(ctx)
+}
+
+// open reads the stored offsets, and checks that they are of these buckets.
+func (f *follower) open(ctx context.Context) error {
+	shards := f.o.Buckets.Geometry().Shards
+	f.offsets, f.asOf, f.target = make([]Offset, shards), make([]int64, shards), make([]uint64, shards)
+	stored, err := f.store.Offsets(ctx)
+	if err != nil {
+		return err
+	}
+	for shard := range f.offsets {
+		newest, err := f.o.Buckets.Newest(ctx, shard)
+		if err != nil {
+			return err
+		}
+		o, ok := stored[shard]
+		if ok && (o.Stream != newest.Stream || o.Revision > newest.LastSeq) {
+			return errOther
+		}
+		o.Stream = newest.Stream
+		f.offsets[shard], f.asOf[shard] = o, o.AsOfMs
+	}
+	if len(stored) > shards {
+		return errOther
+	}
+	return nil
+}
+
+// begin starts to read after the stored offsets. Rows that are older than records are kept are
+// compared with the buckets first: their records may have expired unseen.
+func (f *follower) begin(ctx context.Context) error {
+	after := make([]uint64, len(f.offsets))
+	for shard := range f.offsets {
+		o := &f.offsets[shard]
+		after[shard] = o.Revision
+		newest, err := f.o.Buckets.Newest(ctx, shard)
+		if err != nil {
+			return err
+		}
+		f.target[shard] = newest.Revision
+		if o.Revision > 0 && newest.AtMs-o.AsOfMs > f.o.Buckets.Retention().Milliseconds()/2 {
+			if err := f.reconcile(ctx, shard); err != nil {
+				return err
+			}
+		}
+	}
+	f.queue.begin(after)
+	f.report(func(p *Progress) { p.CatchingUp, p.CountsOnly = true, false })
+	for shard := range after {
+		tail, err := f.o.Buckets.TailAtPace(ctx, shard, after[shard], tailPace, func(t store.Timer) { f.offer(shard, &t) })
+		if err != nil {
+			f.stopTails()
+			return err
+		}
+		f.tails = append(f.tails, tail)
+	}
+	return nil
+}
+
+// reconcile removes the open entries of a shard whose records are gone.
+func (f *follower) reconcile(ctx context.Context, shard int) error {
+	through := f.offsets[shard].Revision
+	var open []uint64
+	if err := f.o.Buckets.EachOpen(ctx, shard, through, func(revision uint64) { open = append(open, revision) }); err != nil {
+		return err
+	}
+	removed, err := f.store.Reconcile(ctx, shard, through, func(_ schemas.TimerID, revision uint64) bool {
+		_, found := slices.BinarySearch(open, revision)
+		return found
+	})
+	if removed > 0 {
+		f.log.Info().Int("shard", shard).Int("entries", removed).Msg("open entries removed: their records have changed or expired while nobody read them")
+	}
+	return err
+}
+
+// offer is called by the tails.
+func (f *follower) offer(shard int, t *store.Timer) {
+	r := &t.Record
+	if t.Unread != store.Readable || r.State.Final() && r.DoneMs > 0 && r.DoneMs < f.o.keepAfter() {
+		f.queue.passBy(shard, t.Rev)
+		return
+	}
+	c := Change{Shard: shard, ID: t.ID, Revision: t.Rev, StoredMs: t.StoredMs, Record: *r, Attributes: f.o.attributes(&r.Body)}
+	c.Record.Body = schemas.Body{} // its data is part of a larger message
+	f.queue.put(&c)
+}
+
+func (f *follower) stopTails() {
+	f.queue.end()
+	for _, t := range f.tails {
+		t.Stop()
+	}
+	f.tails = nil
+}
+
+// wait waits until it is time to write.
+func (f *follower) wait(ctx context.Context) error {
+	wake := f.queue.wake
+	next := f.wrote.Add(writePace)
+	if f.busyUntil.After(time.Now()) {
+		next, wake = later(next, f.busyUntil), nil
+	}
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	case <-wake:
+	}
+	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// step writes what is queued, and looks after all that has a slower pace.
+func (f *follower) step(ctx context.Context) error {
+	if err := f.writeQueued(ctx); err != nil {
+		return err
+	}
+	now := time.Now()
+	if now.Sub(f.checked) >= f.o.checkPace() {
+		f.check(ctx)
+		f.checked = time.Now()
+	}
+	if now.Sub(f.pruned) >= prunePace {
+		if err := f.prune(ctx); err != nil {
+			return err
+		}
+	}
+	return f.changeMode(ctx)
+}
+
+// writeQueued writes what is queued.
+func (f *follower) writeQueued(ctx context.Context) error {
+	begun := time.Now()
+	changes, read, arrived := f.queue.take()
+	b := Batch{Changes: make([]Change, 0, len(changes)), Offsets: map[int]Offset{}}
+	for _, c := range changes {
+		b.Changes = append(b.Changes, c)
+	}
+	// Neighbours in the index of due times are written together.
+	slices.SortFunc(b.Changes, func(a, b Change) int { return cmp.Compare(a.Record.DueMs, b.Record.DueMs) })
+	save := begun.Sub(f.saved) >= savePace
+	for shard := range f.offsets {
+		o := f.offsets[shard]
+		if o.Revision == read[shard] && !(save && o.AsOfMs < f.asOf[shard]) {
+			continue
+		}
+		o.Revision, o.AsOfMs = read[shard], f.asOf[shard]
+		b.Offsets[shard] = o
+	}
+	f.rate = float64(arrived) / max(begun.Sub(f.wrote), time.Millisecond).Seconds()
+	f.wrote = begun
+	if len(b.Changes) == 0 && len(b.Offsets) == 0 {
+		return nil
+	}
+	if err := f.store.Write(ctx, b); err != nil {
+		f.queue.giveBack(changes)
+		return err
+	}
+	if save {
+		f.saved = begun
+	}
+	for shard, o := range b.Offsets {
+		f.offsets[shard] = o
+	}
+	took := time.Since(begun)
+	f.busyUntil = begun.Add(time.Duration(float64(took) / maxDuty))
+	if n := len(b.Changes); n > 100 {
+		f.rowCost = (3*f.rowCost + took/time.Duration(n)) / 4
+	}
+	f.o.metrics.written(len(b.Changes), arrived-len(b.Changes), took)
+	return nil
+}
+
+// check compares the offsets with the streams.
+func (f *follower) check(ctx context.Context) {
+	var behind uint64
+	reached := true
+	asOf := int64(0)
+	for shard := range f.offsets {
+		newest, err := f.o.Buckets.Newest(ctx, shard)
+		if err != nil {
+			if ctx.Err() == nil {
+				f.log.Debug().Err(err).Int("shard", shard).Msg("the newest revision of a shard is not known")
+			}
+			return
+		}
+		have := f.offsets[shard].Revision
+		if have >= newest.Revision {
+			f.asOf[shard] = max(f.asOf[shard], newest.AtMs)
+		} else {
+			behind += newest.Revision - have
+		}
+		if have < f.target[shard] && have < newest.Revision {
+			reached = false
+		}
+		if shard == 0 || f.asOf[shard] < asOf {
+			asOf = f.asOf[shard]
+		}
+	}
+	if reached {
+		f.queue.setMode(catchingUp, following)
+	}
+	rows, bytes := f.store.Size()
+	f.report(func(p *Progress) {
+		p.Behind, p.Rows, p.Bytes = behind, rows, bytes
+		if asOf > 0 {
+			p.AsOf = schemas.TimeOf(asOf)
+		}
+	})
+}
+
+// prune removes old entries, for as long as maxDuty allows.
+func (f *follower) prune(ctx context.Context) error {
+	begun := time.Now()
+	for {
+		removed, more, err := f.store.Prune(ctx, f.o.keepAfter(), f.o.HistoryBytes)
+		if err != nil {
+			return err
+		}
+		f.o.metrics.removed(removed)
+		if !more || ctx.Err() != nil || time.Since(begun) > writePace {
+			f.pruned = time.Now()
+			if more {
+				f.pruned = f.pruned.Add(writePace - prunePace) // again soon
+			}
+			f.busyUntil = later(f.busyUntil, time.Now().Add(time.Duration(float64(time.Since(begun))*(1/maxDuty-1))))
+			return nil
+		}
+	}
+}
+
+// changeMode reports the mode, and ends counting when the load allows to write rows again.
+func (f *follower) changeMode(ctx context.Context) error {
+	m, queued, skipped := f.queue.state()
+	f.report(func(p *Progress) {
+		p.CatchingUp, p.CountsOnly, p.Skipped, p.Problem = m == catchingUp, m == counting, skipped, ""
+	})
+	now := time.Now()
+	switch {
+	case m != counting:
+		f.counted = time.Time{}
+		return nil
+	case f.counted.IsZero():
+		f.counted = now
+		f.log.Warn().Msg("timers change faster than the search index can be written: outcomes are counted, and entries are read later")
+		return nil
+	case queued > 0 || now.Sub(f.counted) < f.o.minCounting() || !f.affordable():
+		return nil
+	}
+	f.log.Info().Uint64("counted", skipped).Msg("the search index catches up")
+	f.stopTails()
+	return f.begin(ctx)
+}
+
+// affordable reports whether the changes since the last batch could have been written.
+func (f *follower) affordable() bool {
+	return f.rate*f.rowCost.Seconds() < maxDuty
+}

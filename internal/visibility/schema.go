@@ -1,0 +1,122 @@
+package visibility
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// schemaVersion is the version of the tables below, and of the records in them. A file with another
+// version is deleted and built again. Raise it with every change.
+const schemaVersion = 1
+
+// tables are the tables and indexes of the store.
+//
+// A search reads (key, n) pairs from one or a few indexes that are in its order, then the rows. The
+// six attributes that most entries share are in series, so that the two indexes by series serve all
+// of them; the indexes whose names end in _done have only entries that are done. Zero is "not yet".
+const tables = `
+CREATE TABLE series(n INTEGER PRIMARY KEY, tenant TEXT NOT NULL, service TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, host TEXT NOT NULL);
+CREATE TABLE errors(n INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE services(n INTEGER PRIMARY KEY, tenant TEXT NOT NULL, service TEXT NOT NULL);
+CREATE TABLE offsets(shard INTEGER PRIMARY KEY, stream TEXT NOT NULL, revision INTEGER NOT NULL, asof INTEGER NOT NULL);
+CREATE TABLE timers(
+	n INTEGER PRIMARY KEY, id BLOB NOT NULL, shard INTEGER NOT NULL, revision INTEGER NOT NULL, stored INTEGER NOT NULL,
+	series INTEGER NOT NULL, state INTEGER NOT NULL, added INTEGER NOT NULL, due INTEGER NOT NULL, fired INTEGER NOT NULL, done INTEGER NOT NULL,
+	error INTEGER NOT NULL, event TEXT NOT NULL, grp TEXT NOT NULL, schedule BLOB, recurs INTEGER NOT NULL, attributes TEXT NOT NULL, record BLOB NOT NULL);
+CREATE UNIQUE INDEX timers_id ON timers(id);
+CREATE INDEX timers_event ON timers(event, due);
+CREATE INDEX timers_event_done ON timers(event, done) WHERE done > 0;
+CREATE INDEX timers_series ON timers(series, state, due);
+CREATE INDEX timers_series_done ON timers(series, state, done) WHERE done > 0;
+CREATE INDEX timers_state ON timers(state, due);
+CREATE INDEX timers_state_done ON timers(state, done) WHERE done > 0;
+CREATE INDEX timers_group ON timers(grp, due) WHERE grp <> '';
+CREATE INDEX timers_group_done ON timers(grp, done) WHERE grp <> '' AND done > 0;
+CREATE INDEX timers_error ON timers(error, due) WHERE error > 0;
+CREATE INDEX timers_error_done ON timers(error, done) WHERE error > 0 AND done > 0;
+CREATE INDEX timers_runs ON timers(schedule, due) WHERE schedule IS NOT NULL;
+CREATE INDEX timers_runs_done ON timers(schedule, done) WHERE schedule IS NOT NULL AND done > 0;
+CREATE TABLE attributes(term TEXT, due INTEGER, n INTEGER, PRIMARY KEY(term, due, n)) WITHOUT ROWID;
+CREATE TABLE attributes_done(term TEXT, done INTEGER, n INTEGER, PRIMARY KEY(term, done, n)) WITHOUT ROWID;
+CREATE TABLE totals(series INTEGER, state INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(series, state)) WITHOUT ROWID;
+CREATE TABLE minutes(at INTEGER, service INTEGER, kind INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(at, service, kind)) WITHOUT ROWID;
+CREATE TABLE hours(at INTEGER, service INTEGER, kind INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(at, service, kind)) WITHOUT ROWID;
+`
+
+const (
+	// fileName is the name of the file in the folder of the store.
+	fileName = "history.db"
+	// readers bounds the connections that read, and so the questions that are answered at a time.
+	readers = 4
+	// writeCache and readCache bound the memory of a connection, in KiB.
+	writeCache = 32 << 10
+	readCache  = 4 << 10
+)
+
+// openDB opens the file for writing, or for reading.
+func openDB(path string, write bool) (*sql.DB, error) {
+	q := url.Values{"_pragma": {"busy_timeout(5000)", "temp_store(memory)"}}
+	if write {
+		// The file may lose its last transactions with a power loss, but not its consistency. Offsets
+		// are in the same transactions, so that they are read again.
+		q["_pragma"] = append(q["_pragma"], "journal_mode(wal)", "synchronous(normal)", "journal_size_limit(67108864)", fmt.Sprintf("cache_size(-%d)", writeCache))
+	} else {
+		q["_pragma"] = append(q["_pragma"], "query_only(1)", fmt.Sprintf("cache_size(-%d)", readCache))
+	}
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String())
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	most := readers
+	if write {
+		most = 1
+	}
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	return db, nil
+}
+
+// errVersion says that a file has another schema.
+var errVersion = errors.New("the file has another schema")
+
+// makeTables makes the tables in an empty file, and checks the schema of another one.
+func makeTables(ctx context.Context, db *sql.DB) error {
+	var version, objects int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return err
+	}
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&objects); err != nil {
+		return err
+	}
+	switch {
+	case version == schemaVersion:
+		return nil
+	case objects > 0:
+		return errVersion
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if _, err = tx.ExecContext(ctx, tables+fmt.Sprintf("PRAGMA user_version = %d;", schemaVersion)); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// removeFiles deletes the store's files in a folder.
+func removeFiles(folder string) error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Remove(filepath.Join(folder, fileName+suffix)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package visibility
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// ErrDamagedFile says that SQLite cannot use the file: it is to be deleted and built again.
+var ErrDamagedFile = errors.New("the file of the search index is damaged")
+
+// sqlStore is the embedded Store. Write, Prune, Reconcile and Offsets are for one goroutine.
+type sqlStore struct {
+	folder   string
+	shard    func(schemas.TimerID) int
+	dict     dictionary
+	write    *sql.DB
+	conn     *sql.Conn // of write
+	prepared map[string]*sql.Stmt
+	read     *sql.DB
+	// stmts are the prepared statements of read, by their text.
+	mu    sync.Mutex
+	stmts map[string]*sql.Stmt
+}
+
+// OpenSQL opens the embedded store in a folder, and makes both if they are missing. It deletes a
+// file that is damaged, or that has the schema of another version. made is true for a store without
+// entries. Errors are those of the file system.
+func OpenSQL(ctx context.Context, folder string) (s Store, made bool, err error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, false, err
+	}
+	st, err := openSQL(ctx, folder)
+	if errors.Is(err, errVersion) || damaged(err) {
+		if err := removeFiles(folder); err != nil {
+			return nil, false, err
+		}
+		st, err = openSQL(ctx, folder)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("open the search index in %s: %w", folder, err)
+	}
+	return st, st.dict.count() == 0, nil
+}
+
+func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
+	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, stmts: map[string]*sql.Stmt{}}
+	defer func() {
+		if err != nil {
+			_ = s.Close()
+		}
+	}()
+	path := filepath.Join(folder, fileName)
+	if s.write, err = openDB(path, true); err != nil {
+		return nil, err
+	}
+	if err = makeTables(ctx, s.write); err != nil {
+		return nil, err
+	}
+	if err = os.Chmod(path, 0o600); err != nil {
+		return nil, err
+	}
+	if err = s.dict.load(ctx, s.write); err != nil {
+		return nil, err
+	}
+	if s.conn, err = s.write.Conn(ctx); err != nil {
+		return nil, err
+	}
+	s.read, err = openDB(path, false)
+	return s, err
+}
+
+// damaged reports whether SQLite cannot use a file.
+func damaged(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
+		return false
+	}
+	code := e.Code() & 0xff
+	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB
+}
+
+// Close implements Store.
+func (s *sqlStore) Close() error {
+	var errs []error
+	s.mu.Lock()
+	for _, st := range s.stmts {
+		errs = append(errs, st.Close())
+	}
+	clear(s.stmts)
+	s.mu.Unlock()
+	for _, st := range s.prepared {
+		errs = append(errs, st.Close())
+	}
+	if s.read != nil {
+		errs = append(errs, s.read.Close())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.write != nil {
+		errs = append(errs, s.write.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Size implements Store.
+func (s *sqlStore) Size() (rows, bytes int64) {
+	if info, err := os.Stat(filepath.Join(s.folder, fileName)); err == nil {
+		bytes = info.Size()
+	}
+	return s.dict.count(), bytes
+}
+
+// statement returns a prepared statement of the writer.
+func (s *sqlStore) statement(ctx context.Context, query string) (*sql.Stmt, error) {
+	if st := s.prepared[query]; st != nil {
+		return st, nil
+	}
+	st, err := s.conn.PrepareContext(ctx, query)
+	if err == nil {
+		s.prepared[query] = st
+	}
+	return st, err
+}
+
+// reading returns a prepared statement of the readers.
+func (s *sqlStore) reading(ctx context.Context, query string) (*sql.Stmt, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.stmts[query]; st != nil {
+		return st, nil
+	}
+	st, err := s.read.PrepareContext(ctx, query)
+	if err == nil {
+		s.stmts[query] = st
+	}
+	return st, err
+}
+
+// Offsets implements Store.
+func (s *sqlStore) Offsets(ctx context.Context) (map[int]Offset, error) {
+	offsets := map[int]Offset{}
+	rows, err := s.conn.QueryContext(ctx, "SELECT shard, stream, revision, asof FROM offsets")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var shard int
+		var o Offset
+		if err := rows.Scan(&shard, &o.Stream, &o.Revision, &o.AsOfMs); err != nil {
+			return nil, err
+		}
+		offsets[shard] = o
+	}
+	return offsets, rows.Err()
+}
+
+// transact runs f in a transaction of the writer. f adds to d, which is added to the totals once the
+// transaction is committed.
+func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err error) {
+	// The context bounds the wait before the transaction, not the transaction: a statement that is
+	// interrupted would have to be repeated.
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	defer func() {
+		if damaged(err) {
+			err = fmt.Errorf("%w: %w", ErrDamagedFile, err)
+		}
+	}()
+	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	w := &writing{s: s, ctx: ctx, totals: map[seriesState]int64{}, minutes: map[count]int64{}}
+	if err = f(w); err == nil {
+		err = w.flush()
+	}
+	if err == nil {
+		_, err = s.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		_, undo := s.conn.ExecContext(ctx, "ROLLBACK")
+		// The dictionary may have numbers that were not stored.
+		return errors.Join(err, undo, s.dict.load(ctx, s.read))
+	}
+	s.dict.add(w.totals)
+	return nil
+}
+
+// Write implements Store.
+func (s *sqlStore) Write(ctx context.Context, b Batch) error {
+	return s.transact(ctx, func(w *writing) error {
+		for i := range b.Changes {
+			if err := w.change(&b.Changes[i]); err != nil {
+				return err
+			}
+		}
+		for shard, o := range b.Offsets {
+			if err := w.exec("INSERT INTO offsets(shard, stream, revision, asof) VALUES(?, ?, ?, ?) ON CONFLICT(shard) DO UPDATE SET stream = excluded.stream, revision = excluded.revision, asof = excluded.asof",
+				shard, o.Stream, o.Revision, o.AsOfMs); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pruneAtOnce bounds the entries that one Prune removes, and reconcileAtOnce those that Reconcile
+// looks at in one transaction.
+const (
+	pruneAtOnce     = 2000
+	reconcileAtOnce = 5000
+)
+
+var finalStates, openStates = statesOf()
+
+// statesOf returns all final states, and all others.
+func statesOf() (final, open []schemas.State) {
+	for st := schemas.State(1); st.Valid(); st++ {
+		if st.Final() {
+			final = append(final, st)
+		} else {
+			open = append(open, st)
+		}
+	}
+	return final, open
+}
+
+// Prune implements Store.
+func (s *sqlStore) Prune(ctx context.Context, beforeMs, maxBytes int64) (removed int, more bool, err error) {
+	used, err := s.used(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	full := used > maxBytes
+	err = s.transact(ctx, func(w *writing) error {
+		oldest, err := w.oldest(beforeMs, full)
+		if err != nil {
+			return err
+		}
+		for _, n := range oldest {
+			if err := w.remove(n); err != nil {
+				return err
+			}
+		}
+		removed, more = len(oldest), len(oldest) == pruneAtOnce || full && len(oldest) > 0
+		for _, table := range []string{"minutes", "hours"} {
+			if err := w.exec("DELETE FROM "+table+" WHERE at < ?", beforeMs/minuteMs); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return removed, more, err
+}
+
+// used returns the bytes of the pages in use.
+func (s *sqlStore) used(ctx context.Context) (int64, error) {
+	var pages, free, size int64
+	for query, into := range map[string]*int64{"PRAGMA page_count": &pages, "PRAGMA freelist_count": &free, "PRAGMA page_size": &size} {
+		if err := s.conn.QueryRowContext(ctx, query).Scan(into); err != nil {
+			return 0, err
+		}
+	}
+	return (pages - free) * size, nil
+}
+
+// Reconcile implements Store.
+func (s *sqlStore) Reconcile(ctx context.Context, shard int, through uint64, keep func(schemas.TimerID, uint64) bool) (removed int, err error) {
+	for _, state := range openStates {
+		var due, n int64 = -1 << 62, 0
+		for more := true; more && err == nil; {
+			if err := ctx.Err(); err != nil {
+				return removed, err
+			}
+			err = s.transact(ctx, func(w *writing) error {
+				page, err := w.open(state, due, n)
+				if err != nil {
+					return err
+				}
+				for _, e := range page {
+					if due, n = e.due, e.n; e.shard == shard && e.revision <= through && !keep(e.id, e.revision) {
+						if err := w.remove(e.n); err != nil {
+							return err
+						}
+						removed++
+					}
+				}
+				more = len(page) == reconcileAtOnce
+				return nil
+			})
+		}
+	}
+	return removed, err
+}

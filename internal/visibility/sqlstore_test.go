@@ -1,0 +1,521 @@
+package visibility
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// base is the time of the tests' entries, in Unix milliseconds.
+const base = 1_800_000_000_000
+
+// openTest opens a store in a folder.
+func openTest(t testing.TB, folder string) *sqlStore {
+	t.Helper()
+	s, _, err := OpenSQL(t.Context(), folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.(*sqlStore)
+}
+
+// write writes changes.
+func write(t testing.TB, s Store, changes ...Change) {
+	t.Helper()
+	if err := s.Write(context.WithoutCancel(t.Context()), Batch{Changes: changes}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// randomChange returns a change of one of n timers.
+func randomChange(r *rand.Rand, n int, revision uint64) Change {
+	i := r.IntN(n)
+	pick := func(values ...string) string { return values[i%len(values)] }
+	event := fmt.Sprintf("order-%d", i/3) // several entries have one event id
+	tenant := pick("", "", "blue", "green")
+	states := slices.Concat(openStates, finalStates)
+	rec := schemas.Record{
+		Definition: schemas.Definition{
+			AddedMs: base + int64(i)*7001, Service: schemas.TenantService(tenant, pick("orders", "mail", "orders", "bills", "mail")), Source: pick("/a", "/b", "/c"), EventID: event, Type: pick("x", "y"),
+			Group: pick("", "", "g1", "g2", "", "g3", ""), Callback: pick("https://user:secret@a.example/hook?key=1", "", "http://B.example:8080/x", "nats:orders.do", "/path"),
+		},
+		RunState: schemas.RunState{State: states[r.IntN(len(states))], Run: 1, DueMs: base + int64(r.IntN(40))*60_000, MaxAttempt: 5},
+	}
+	rec.ScheduledMs = rec.DueMs
+	if rec.State.Final() {
+		rec.DoneMs = rec.DueMs + int64(r.IntN(5))*30_000
+		rec.FiredMs = rec.DueMs
+	}
+	if rec.State == schemas.StateFail || rec.State == schemas.StateRetrying {
+		rec.AddAttempt(rec.DueMs, time.Second, schemas.Outcome{Code: 503, Error: []string{"HTTP 503 Unavailable", "dial tcp 10.0.0.7:443: connection refused", "timeout after 10s"}[r.IntN(3)], Response: []byte("busy")})
+	}
+	id := schemas.NewTenantTimerID(tenant, rec.Source, fmt.Sprint(event, i))
+	if i%11 == 0 {
+		rec.Origin = &schemas.Origin{Schedule: schemas.NewTimerID("/s", fmt.Sprint(i%22))}
+	}
+	c := Change{Shard: i % 4, ID: id, Revision: revision, StoredMs: rec.DueMs + 1, Record: rec}
+	if i%5 == 0 {
+		c.Attributes = map[string]string{"customer": pick("c1", "c2", "c3"), "subject": "s"}
+	}
+	return c
+}
+
+// entryOf is the entry that a change makes.
+func entryOf(c Change) Entry {
+	rec := c.Record
+	e := Entry{Shard: c.Shard, Epoch: rec.Epoch, Host: hostOf(rec.Callback), Attributes: c.Attributes, Stored: schemas.TimeOf(c.StoredMs)}
+	e.Timer = schemas.FromRecord(c.ID, &rec, c.Revision)
+	return e
+}
+
+// queries are queries of every field, in both orders and directions.
+func queries() (all []Query) {
+	blue, own, yes, no := "blue", "", true, false
+	at := func(min int) time.Time { return time.UnixMilli(base + int64(min)*60_000) }
+	for _, q := range []Query{
+		{}, {Text: "order-7"}, {Text: "/b"}, {Text: "y"}, {Text: "order-1*"}, {ID: "order-3"}, {IDPrefix: "order-2", States: []schemas.State{schemas.StateFail}},
+		{Source: "/a"}, {Type: "x", Source: "/c"}, {Service: "orders"}, {Group: "g1"}, {Group: "g2", Service: "mail"}, {Tenant: &blue}, {Tenant: &own, Text: "order-7"},
+		{Tenant: &blue, IDPrefix: "order-"}, {States: []schemas.State{schemas.StateFail}}, {States: []schemas.State{schemas.StatePending, schemas.StateSuccess}, Service: "bills"},
+		{DueFrom: at(5), DueTo: at(9)}, {DoneFrom: at(5), DoneTo: at(20)}, {Service: "mail", DueFrom: at(10), DoneTo: at(30)},
+		{Host: "A.example"}, {Host: "b.example:8080"}, {Host: "nats:orders.do"}, {Error: "REFUSED"}, {Error: "503", Service: "orders"}, {Error: "10.0.0.7"}, {Error: "no such error"},
+		{Attributes: map[string]string{"customer": "c2"}}, {Attributes: map[string]string{"customer": "c1", "subject": "s"}, Service: "orders"},
+		{RunsOf: schemas.NewTimerID("/s", "11")}, {Schedule: &no, Text: "order-7"}, {Schedule: &yes},
+	} {
+		for _, order := range []Sort{SortDue, SortDone} {
+			for _, down := range []bool{false, true} {
+				q.Sort, q.Descending = order, down
+				all = append(all, q)
+			}
+		}
+	}
+	return all
+}
+
+// expect returns the entries that a query selects, in order.
+func expect(entries map[schemas.TimerID]Entry, q Query) []Entry {
+	if err := q.normalize(); err != nil {
+		panic(err)
+	}
+	var want []Entry
+	for _, e := range entries {
+		if q.selects(&e) && (q.Sort == SortDue || !e.Timer.Done.IsZero()) {
+			want = append(want, e)
+		}
+	}
+	slices.SortFunc(want, func(a, b Entry) int { return compareEntries(&q, &a, &b) })
+	return want
+}
+
+// compareEntries orders entries by the order of a query, without the rows that distinguish equal ones.
+func compareEntries(q *Query, a, b *Entry) int {
+	c := 0
+	if q.IDPrefix != "" {
+		c = strings.Compare(a.Timer.ID, b.Timer.ID)
+	}
+	if c == 0 && q.Sort == SortDone {
+		c = a.Timer.Done.Compare(b.Timer.Done)
+	} else if c == 0 {
+		c = a.Timer.Due.Compare(b.Timer.Due)
+	}
+	if q.Descending {
+		return -c
+	}
+	return c
+}
+
+// TestStoreEqualsScan: after random changes, in random order, every query answers what a look at
+// all entries finds, page by page, and the counts are theirs.
+func TestStoreEqualsScan(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(7, 1))
+	s := openTest(t, t.TempDir())
+	entries, changes := map[schemas.TimerID]Entry{}, []Change{}
+	for revision := range uint64(1500) {
+		changes = append(changes, randomChange(r, 400, revision+1))
+	}
+	for _, c := range changes { // in the order of revisions
+		old, ok := entries[c.ID]
+		if c.Attributes == nil && ok {
+			c.Attributes = old.Attributes
+		}
+		entries[c.ID] = entryOf(c)
+	}
+	for len(changes) > 0 { // a batch has the last change of each timer, and may be repeated
+		n := min(len(changes), 1+r.IntN(300))
+		batch := map[schemas.TimerID]Change{}
+		for _, c := range changes[:n] {
+			batch[c.ID] = c
+		}
+		write(t, s, slices.Collect(maps.Values(batch))...)
+		if r.IntN(3) == 0 {
+			write(t, s, slices.Collect(maps.Values(batch))...)
+		}
+		changes = changes[n:]
+	}
+	for i, q := range queries() {
+		want := expect(entries, q)
+		var got []Entry
+		q.Limit = 1 + i%29
+		for pages := 0; ; pages++ {
+			page, err := s.Search(t.Context(), q)
+			if err != nil {
+				t.Fatalf("%+v: %v", q, err)
+			}
+			got = append(got, page.Entries...)
+			if q.Cursor = page.Cursor; q.Cursor == "" {
+				break
+			}
+			if pages > 500 {
+				t.Fatalf("%+v: no end", q)
+			}
+		}
+		checkEntries(t, q, got, want)
+	}
+	checkCounts(t, s, entries)
+}
+
+func checkEntries(t *testing.T, q Query, got, want []Entry) {
+	t.Helper()
+	if err := q.normalize(); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Errorf("%+v: got %d entries, want %d", q, len(got), len(want))
+		return
+	}
+	byID := map[schemas.TimerID]Entry{}
+	for i := range got {
+		if compareEntries(&q, &got[i], &want[i]) != 0 {
+			t.Errorf("%+v: entry %d is due %s and done %s, want %s and %s", q, i, got[i].Timer.Due, got[i].Timer.Done, want[i].Timer.Due, want[i].Timer.Done)
+			return
+		}
+		byID[got[i].Timer.Timer] = got[i]
+	}
+	for _, e := range want {
+		if g := byID[e.Timer.Timer]; fmt.Sprintf("%+v", printable(g)) != fmt.Sprintf("%+v", printable(e)) {
+			t.Errorf("%+v: got %+v, want %+v", q, printable(g), printable(e))
+			return
+		}
+	}
+}
+
+// printable is an entry as text, without pointers.
+func printable(e Entry) string {
+	b, err := e.Timer.MarshalJSON()
+	return fmt.Sprint(string(b), err, e.Shard, e.Epoch, e.Host, e.Attributes, e.Stored)
+}
+
+func checkCounts(t *testing.T, s *sqlStore, entries map[schemas.TimerID]Entry) {
+	t.Helper()
+	totals, due, done := map[string]int64{}, map[string]int64{}, map[string]int64{}
+	var added int64
+	for _, e := range entries {
+		i := &e.Timer
+		totals[fmt.Sprint(i.Tenant, "/", i.Service, "/", i.State)]++
+		if i.Schedule == nil {
+			added++
+			if i.State.Final() {
+				done[fmt.Sprint(i.Done.Truncate(time.Minute), i.Service, i.State)]++
+			} else {
+				due[fmt.Sprint(i.Due.Truncate(time.Minute), i.Service)]++
+			}
+		}
+	}
+	c, err := s.Counts(t.Context(), CountsQuery{From: time.UnixMilli(base), To: time.UnixMilli(base + 100*60_000), ByService: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotTotals, gotDue, gotDone := map[string]int64{}, map[string]int64{}, map[string]int64{}
+	var gotAdded int64
+	for _, n := range c.Totals {
+		gotTotals[fmt.Sprint(n.Tenant, "/", n.Service, "/", n.State)] = n.Entries
+	}
+	for _, b := range c.Buckets {
+		gotAdded += b.Added
+		if b.Due > 0 {
+			gotDue[fmt.Sprint(b.Start, b.Service)] += b.Due
+		}
+		for state, n := range b.Done {
+			gotDone[fmt.Sprint(b.Start, b.Service, state)] += n
+		}
+	}
+	if !maps.Equal(gotTotals, totals) {
+		t.Errorf("got totals %v, want %v", gotTotals, totals)
+	}
+	if !maps.Equal(gotDue, due) {
+		t.Errorf("got due %v, want %v", gotDue, due)
+	}
+	if !maps.Equal(gotDone, done) {
+		t.Errorf("got done %v, want %v", gotDone, done)
+	}
+	if gotAdded != added {
+		t.Errorf("got %d added, want %d", gotAdded, added)
+	}
+	hours, err := s.Counts(t.Context(), CountsQuery{From: time.UnixMilli(base), To: time.UnixMilli(base + 100*60_000), Bucket: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inHours int64
+	for _, b := range hours.Buckets {
+		inHours += b.Added
+	}
+	if inHours < added {
+		t.Errorf("the hours have %d added, want %d", inHours, added)
+	}
+}
+
+// TestPlans: every statement of every search reads an index in its order: no scan, no sorting.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	r := rand.New(rand.NewPCG(1, 2))
+	for revision := range uint64(500) {
+		write(t, s, randomChange(r, 100, revision+1))
+	}
+	seen := map[string]bool{}
+	for _, q := range queries() {
+		p, err := s.plan(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range p.sources {
+			for _, after := range []*position{nil, {event: "order-2", key: base, n: 5}} {
+				query, args := p.statement(&p.sources[i], after)
+				checkPlan(t, s, seen, query, append(args, 10))
+			}
+		}
+	}
+	if len(seen) < 30 {
+		t.Errorf("only %d statements were explained", len(seen))
+	}
+	for _, query := range []string{"SELECT record FROM timers WHERE id = ?", "SELECT at, service, kind, entries FROM minutes WHERE at >= ? AND at < ?"} {
+		checkPlan(t, s, seen, query, []any{1, 2}[:strings.Count(query, "?")])
+	}
+}
+
+func checkPlan(t *testing.T, s *sqlStore, seen map[string]bool, query string, args []any) {
+	t.Helper()
+	if seen[query] {
+		return
+	}
+	seen[query] = true
+	rows, err := s.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(detail, "SEARCH ") || strings.Contains(detail, "TEMP B-TREE") {
+			t.Errorf("%s: %s", query, detail)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCursorIsOfItsQuery: a cursor of another query, or one that is changed, is refused.
+func TestCursorIsOfItsQuery(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	r := rand.New(rand.NewPCG(1, 2))
+	for revision := range uint64(50) {
+		write(t, s, randomChange(r, 50, revision+1))
+	}
+	page, err := s.Search(t.Context(), Query{Limit: 2})
+	if err != nil || page.Cursor == "" {
+		t.Fatalf("got cursor %q and error %v, want a cursor", page.Cursor, err)
+	}
+	for _, q := range []Query{{Cursor: page.Cursor, Service: "mail"}, {Cursor: page.Cursor, Descending: true}, {Cursor: "AAAA"}, {Cursor: "%"}, {Limit: 101}, {Limit: -1}, {Text: "*"}, {Text: "a\x00"}, {States: []schemas.State{99}}} {
+		if _, err := s.Search(t.Context(), q); schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("%+v: got error %v, want bad_request", q, err)
+		}
+	}
+}
+
+// TestNoSecretsNoPayload: an entry has no credentials of the callback, and nothing of the event's
+// data.
+func TestNoSecretsNoPayload(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	s := openTest(t, folder)
+	c := randomChange(rand.New(rand.NewPCG(1, 2)), 1, 1)
+	c.Record.Callback = "https://user:secretword@a.example/hook?key=secretword"
+	c.Record.Body = schemas.Body{Mode: schemas.ModeStructured, Data: []byte("secretword")}
+	write(t, s, c)
+	e, err := s.Get(t.Context(), c.ID)
+	if err != nil || e.Host != "a.example" {
+		t.Fatalf("got host %q and error %v", e.Host, err)
+	}
+	for _, name := range []string{fileName, fileName + "-wal"} {
+		b, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "secretword") {
+			t.Errorf("%s has a secret", name)
+		}
+	}
+}
+
+// TestPrune: old entries go, and when the store is too large the oldest; open ones stay.
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	r := rand.New(rand.NewPCG(3, 4))
+	entries := map[schemas.TimerID]Entry{}
+	for revision := range uint64(600) {
+		c := randomChange(r, 300, revision+1)
+		if c.Attributes == nil {
+			c.Attributes = entries[c.ID].Attributes
+		}
+		write(t, s, c)
+		entries[c.ID] = entryOf(c)
+	}
+	before := int64(base + 15*60_000)
+	if _, more, err := s.Prune(t.Context(), before, 1<<40); err != nil || more {
+		t.Fatalf("got more %v, error %v", more, err)
+	}
+	maps.DeleteFunc(entries, func(_ schemas.TimerID, e Entry) bool {
+		return !e.Timer.Done.IsZero() && e.Timer.Done.UnixMilli() < before
+	})
+	if rows, _ := s.Size(); rows != int64(len(entries)) {
+		t.Errorf("got %d entries, want %d", rows, len(entries))
+	}
+	checkEntries(t, Query{}, all(t, s, Query{}), expect(entries, Query{}))
+	for _, q := range []Query{{Attributes: map[string]string{"customer": "c2"}}, {Attributes: map[string]string{"subject": "s"}, Sort: SortDone}} {
+		checkEntries(t, q, all(t, s, q), expect(entries, q))
+	}
+	for more := true; more; {
+		var err error
+		if _, more, err = s.Prune(t.Context(), before, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	maps.DeleteFunc(entries, func(_ schemas.TimerID, e Entry) bool { return !e.Timer.Done.IsZero() })
+	checkEntries(t, Query{}, all(t, s, Query{}), expect(entries, Query{}))
+}
+
+// all returns all entries of a query.
+func all(t *testing.T, s searcher, q Query) (entries []Entry) {
+	t.Helper()
+	q.Limit = MaxLimit
+	for {
+		page, err := s.Search(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, page.Entries...)
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return entries
+		}
+	}
+}
+
+// searcher is a Store or a Reader.
+type searcher interface {
+	Search(context.Context, Query) (Page, error)
+}
+
+// TestReconcile: it removes the open entries of one shard that are not kept.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	r := rand.New(rand.NewPCG(5, 4))
+	entries := map[schemas.TimerID]Entry{}
+	for revision := range uint64(400) {
+		c := randomChange(r, 300, revision+1)
+		write(t, s, c)
+		entries[c.ID] = entryOf(c)
+	}
+	removed, err := s.Reconcile(t.Context(), 2, 350, func(_ schemas.TimerID, revision uint64) bool { return revision%2 == 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := len(entries)
+	maps.DeleteFunc(entries, func(_ schemas.TimerID, e Entry) bool {
+		return e.Shard == 2 && e.Timer.Done.IsZero() && e.Timer.Revision <= 350 && e.Timer.Revision%2 == 1
+	})
+	if removed == 0 || removed != was-len(entries) {
+		t.Errorf("removed %d entries, want %d", removed, was-len(entries))
+	}
+	if got := all(t, s, Query{}); len(got) != len(entries) {
+		t.Errorf("got %d entries, want %d", len(got), len(entries))
+	}
+}
+
+// TestReopen: a file is used again; one of another schema, and one that is no database, is made
+// again.
+func TestReopen(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	open := func() (*sqlStore, bool) {
+		s, made, err := OpenSQL(t.Context(), folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.(*sqlStore), made
+	}
+	s, made := open()
+	if !made {
+		t.Error("a new store is not new")
+	}
+	c := randomChange(rand.New(rand.NewPCG(5, 4)), 300, 9)
+	offset := Offset{Stream: "x", Revision: 9, AsOfMs: base}
+	if err := s.Write(t.Context(), Batch{Changes: []Change{c}, Offsets: map[int]Offset{2: offset}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, made = open()
+	offsets, err := s.Offsets(t.Context())
+	if made || err != nil || offsets[2] != offset {
+		t.Errorf("got new %v, offsets %v, error %v", made, offsets, err)
+	}
+	if rows, bytes := s.Size(); rows != 1 || bytes == 0 {
+		t.Errorf("got %d entries of %d bytes, want 1", rows, bytes)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, fileName), []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, made = open()
+	if !made {
+		t.Error("a damaged file was kept")
+	}
+	if _, err := s.conn.ExecContext(t.Context(), "PRAGMA user_version = 999"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, c)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, made = open(); !made {
+		t.Error("a file of another schema was kept")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
