@@ -236,7 +236,7 @@ func TestOneLineErrors(t *testing.T) {
 		{"no creds file", func(o *Options) { o.NATSURL, o.Creds = plain.URL(), "/none" }, nil, schemas.CodeConfig, []string{"creds"}},
 		{"creds without url", func(o *Options) { o.Creds = "/none" }, nil, schemas.CodeConfig, []string{"nats-url"}},
 		{"no ca file", func(o *Options) { o.NATSURL, o.TLS.CA = plain.URL(), "/none" }, nil, schemas.CodeConfig, []string{"tls-ca"}},
-		{"role", func(o *Options) { o.Roles = []Role{"cook"} }, nil, schemas.CodeConfig, []string{"cook", "router, scheduler and functions"}},
+		{"role", func(o *Options) { o.Roles = []Role{"cook"} }, nil, schemas.CodeConfig, []string{"cook", "router, scheduler, functions and visibility"}},
 		{"profile", func(o *Options) { o.Profile = "brave" }, nil, schemas.CodeConfig, []string{"brave", "safe"}},
 		{"address", func(o *Options) { o.HTTP = "here" }, nil, schemas.CodeConfig, []string{"http", "HOST:PORT"}},
 		{"port", func(o *Options) { o.NATSListen = "127.0.0.1:70000" }, nil, schemas.CodeConfig, []string{"70000"}},

@@ -218,11 +218,12 @@ func badConfig(format string, args ...any) error {
 	return schemas.Errorf(schemas.CodeConfig, format, args...)
 }
 
-// DefaultOptions returns options with all defaults, except Data, which has no default, and
-// Shards and Node, whose defaults come from the store and the data folder.
+// DefaultOptions returns options with all defaults, except Data, which has no default, Roles, whose
+// default depends on NATSURL, and Shards and Node, whose defaults come from the store and the data
+// folder.
 func DefaultOptions() Options {
 	return Options{
-		NATSListen: DefaultNATSListen, HTTP: DefaultHTTP, Profile: ProfileSafe, Roles: AllRoles(), Replicas: 1,
+		NATSListen: DefaultNATSListen, HTTP: DefaultHTTP, Profile: ProfileSafe, Replicas: 1,
 		Retention: store.DefaultRetention, History: visibility.DefaultHistory, HistoryBytes: visibility.DefaultHistoryBytes, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, RejectedMaxAge: store.DefaultRejectedMaxAge, Timeout: store.DefaultTimeout,
 		Limits: schemas.Limits{MaxHorizon: schemas.DefaultLimitHorizon},
 		Lease:  scheduler.DefaultLease, Horizon: scheduler.DefaultHorizon, SweepDelay: scheduler.DefaultSweepDelay,

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/belfryio/belfry/internal/visibility"
+	"github.com/belfryio/belfry/router"
 )
 
 // historyFolder is the folder in Data of the search index.
@@ -35,3 +36,6 @@ func (a *App) visibilityOptions() visibility.Options {
 
 // Visibility returns the search index of a node with that role; nil for none, and before Start.
 func (a *App) Visibility() *visibility.Visibility { return a.searching.Load() }
+
+// Router returns the operations of a node with that role; nil for none, and before Start.
+func (a *App) Router() *router.Service { return a.routing.Load() }

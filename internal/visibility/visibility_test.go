@@ -1,0 +1,331 @@
+package visibility_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/visibility"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// node is a node with the embedded server.
+type node struct {
+	*app.App
+	o app.Options
+}
+
+func options(t *testing.T) app.Options {
+	return app.Options{
+		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, Profile: app.ProfileFast, Shards: 2,
+		AllowLoopback: true, HistoryAttributes: []string{"customer"}, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
+	}
+}
+
+// start starts a node, and stops it with the test.
+func start(t *testing.T, o app.Options) *node {
+	t.Helper()
+	a, err := app.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{a, o}
+	t.Cleanup(func() { n.stop(t) })
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *node) stop(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := n.Stop(ctx); err != nil {
+		t.Errorf("Stop: got error %v, want none", err)
+	}
+}
+
+// add adds a timer by an event in structured mode.
+func (n *node) add(t *testing.T, id, attributes string) schemas.TimerID {
+	t.Helper()
+	event := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/shop","type":"order.due","timersvc":"orders",%s}`, id, attributes)
+	reply, err := n.Router().Add(t.Context(), nil, []byte(event))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.Timer
+}
+
+// search returns all entries that a query selects.
+func (n *node) search(t *testing.T, q visibility.Query) (entries []visibility.Entry) {
+	t.Helper()
+	q.Limit = visibility.MaxLimit
+	for {
+		page, err := n.Visibility().Search(t.Context(), q)
+		if err != nil {
+			if errors.Is(err, schemas.ErrUnavailable) {
+				return nil // not open yet
+			}
+			t.Fatal(err)
+		}
+		entries = append(entries, page.Entries...)
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return entries
+		}
+	}
+}
+
+// find waits until a query selects exactly one entry, in a state, and returns it.
+func (n *node) find(t *testing.T, q visibility.Query, state schemas.State) (e visibility.Entry) {
+	t.Helper()
+	var got []visibility.Entry
+	waittest.Until(t, fmt.Sprintf("one entry of %+v in state %s", q, state), func() bool {
+		got = n.search(t, q)
+		return len(got) == 1 && got[0].Timer.State == state
+	}, func() string { return fmt.Sprintf("%+v %+v", got, n.Visibility().Progress()) })
+	return got[0]
+}
+
+// current waits until the index has every change up to now.
+func (n *node) current(t *testing.T) {
+	t.Helper()
+	newest := make([]int64, n.Store().Geometry().Shards)
+	for shard := range newest {
+		st, err := n.Store().Newest(t.Context(), shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest[0] = max(newest[0], st.AtMs)
+	}
+	waittest.Until(t, "an index that is up to date", func() bool {
+		p := n.Visibility().Progress()
+		return p.AsOf.UnixMilli() >= newest[0] && !p.CatchingUp && !p.CountsOnly
+	}, func() string { return fmt.Sprintf("%+v", n.Visibility().Progress()) })
+}
+
+// TestFindByOrder: what became of order 17, by its id alone: while it waits, and after it has fired.
+func TestFindByOrder(t *testing.T) {
+	t.Parallel()
+	n := start(t, options(t))
+	n.add(t, "order-16", `"timerafter":"PT1H"`)
+	n.add(t, "order-17", `"timerafter":"PT1H","customer":"c9","data":{"secret":1}`)
+	n.add(t, "order-18", `"timerafter":"PT0.1S"`)
+	e := n.find(t, visibility.Query{Text: "order-17"}, schemas.StatePending)
+	if e.Timer.Service != "orders" || e.Attributes["customer"] != "c9" {
+		t.Errorf("got %+v", e)
+	}
+	n.find(t, visibility.Query{Attributes: map[string]string{"customer": "c9"}}, schemas.StatePending)
+	n.find(t, visibility.Query{Text: "order-18"}, schemas.StateSuccess)
+	if _, err := n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: schemas.TimerRef{ID: "order-17", Source: "/shop"}, By: "ann"}, schemas.Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	e = n.find(t, visibility.Query{Attributes: map[string]string{"customer": "c9"}}, schemas.StateCancelled)
+	if len(e.Timer.History) != 1 || e.Timer.History[0].By != "ann" {
+		t.Errorf("got history %+v, want a cancel by ann", e.Timer.History)
+	}
+}
+
+// TestHistoryOutlivesRecord: an entry that is done stays when its record expires.
+func TestHistoryOutlivesRecord(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.Retention = time.Second
+	n := start(t, o)
+	id := n.add(t, "short", `"timerafter":"PT0.1S"`)
+	n.find(t, visibility.Query{ID: "short"}, schemas.StateSuccess)
+	waittest.Until(t, "a record that has expired", func() bool {
+		_, err := n.Store().Get(t.Context(), id)
+		return errors.Is(err, schemas.ErrNotFound)
+	})
+	if e, err := n.Visibility().Get(t.Context(), id); err != nil || e.Timer.State != schemas.StateSuccess {
+		t.Errorf("got %+v and error %v, want the entry", e, err)
+	}
+}
+
+// TestRuns: the runs of a schedule with a callback are entries, found by their schedule.
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	n := start(t, options(t))
+	callee := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusGone) }))
+	t.Cleanup(callee.Close)
+	id := n.add(t, "tick", `"timerevery":"PT1S","timerlimit":2,"timermaxattempts":1,"timercallback":"`+callee.URL+`/none"`)
+	yes := true
+	n.find(t, visibility.Query{Text: "tick", Schedule: &yes}, schemas.StateCompleted)
+	var runs []visibility.Entry
+	waittest.Until(t, "two failed runs", func() bool {
+		runs = n.search(t, visibility.Query{RunsOf: id, States: []schemas.State{schemas.StateFail}, Error: "410"})
+		return len(runs) == 2
+	}, func() string { return fmt.Sprintf("%+v", n.search(t, visibility.Query{})) })
+	if e := runs[0]; len(e.Timer.LastAttempts) != 1 || "http://"+e.Host != callee.URL || e.Timer.Origin == nil {
+		t.Errorf("got %+v, want a run with one attempt", e)
+	}
+}
+
+// TestRestart: an index that was behind continues where it ended, also after it was deleted.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	n := start(t, o)
+	n.add(t, "one", `"timerafter":"PT1H"`)
+	n.find(t, visibility.Query{ID: "one"}, schemas.StatePending)
+	n.stop(t)
+	o.Roles = app.SharedRoles()
+	without := start(t, o)
+	if without.Visibility() != nil {
+		t.Error("a node without the role has an index")
+	}
+	without.add(t, "two", `"timerafter":"PT1H"`)
+	cancelled(t, without, "one")
+	without.stop(t)
+	o.Roles = nil
+	again := start(t, o)
+	again.find(t, visibility.Query{ID: "one"}, schemas.StateCancelled)
+	again.find(t, visibility.Query{ID: "two"}, schemas.StatePending)
+	again.stop(t)
+	if err := os.Remove(filepath.Join(o.Data, "visibility", "history.db")); err != nil {
+		t.Fatal(err)
+	}
+	rebuilt := start(t, o)
+	rebuilt.find(t, visibility.Query{ID: "one"}, schemas.StateCancelled)
+	rebuilt.find(t, visibility.Query{ID: "two"}, schemas.StatePending)
+}
+
+func cancelled(t *testing.T, n *node, id string) {
+	t.Helper()
+	if _, err := n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/shop"}}, schemas.Caller{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAwayForLong: an open entry whose record has ended and expired while the index was away is
+// removed.
+func TestAwayForLong(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.Retention = 2 * time.Second
+	n := start(t, o)
+	gone := n.add(t, "gone", `"timerafter":"PT1H"`)
+	n.add(t, "stays", `"timerafter":"PT1H"`)
+	n.find(t, visibility.Query{ID: "gone"}, schemas.StatePending)
+	n.find(t, visibility.Query{ID: "stays"}, schemas.StatePending)
+	n.current(t)
+	n.stop(t)
+	o.Roles = app.SharedRoles()
+	without := start(t, o)
+	cancelled(t, without, "gone")
+	waittest.Until(t, "a record that has expired", func() bool {
+		_, err := without.Store().Get(t.Context(), gone)
+		return errors.Is(err, schemas.ErrNotFound)
+	})
+	without.stop(t)
+	o.Roles = nil
+	again := start(t, o)
+	again.current(t)
+	if got := again.search(t, visibility.Query{}); len(got) != 1 || got[0].Timer.ID != "stays" {
+		t.Errorf("got %+v, want the timer that stays", got)
+	}
+}
+
+// TestOtherBuckets: an index of another Belfry, and one that has seen more than the buckets have, is
+// deleted and built again.
+func TestOtherBuckets(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	n := start(t, o)
+	n.add(t, "theirs", `"timerafter":"PT1H"`)
+	n.find(t, visibility.Query{ID: "theirs"}, schemas.StatePending)
+	n.current(t)
+	n.stop(t)
+	other := options(t)
+	if err := os.Rename(filepath.Join(o.Data, "visibility"), filepath.Join(other.Data, "visibility")); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, other)
+	m.add(t, "ours", `"timerafter":"PT1H"`)
+	m.find(t, visibility.Query{ID: "ours"}, schemas.StatePending)
+	m.current(t)
+	if got := m.search(t, visibility.Query{}); len(got) != 1 {
+		t.Errorf("got %+v, want only ours", got)
+	}
+}
+
+// TestEqualsBuckets: after random operations have ended, the index has what a scan of the buckets
+// finds.
+func TestEqualsBuckets(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	n := start(t, o)
+	r := rand.New(rand.NewPCG(11, 3))
+	for i := range 300 {
+		id := fmt.Sprintf("e%d", r.IntN(120))
+		ref := schemas.TimerRef{ID: id, Source: "/shop"}
+		var err error
+		switch r.IntN(6) {
+		case 0:
+			_, err = n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: ref}, schemas.Caller{})
+		case 1:
+			_, err = n.Router().Reschedule(t.Context(), schemas.RescheduleRequest{TimerRef: ref, After: "PT0.2S"}, schemas.Caller{})
+		case 2:
+			_, err = n.Router().Pause(t.Context(), schemas.PauseRequest{TimerRef: ref}, schemas.Caller{})
+		case 3:
+			_, err = n.Router().Resume(t.Context(), schemas.ResumeRequest{TimerRef: ref}, schemas.Caller{})
+		default:
+			due := []string{"PT0.05S", "PT1H", "PT0.5S"}[r.IntN(3)]
+			event := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/shop","type":"t","timersvc":"s%d","timerafter":%q}`, id, i%3, due)
+			_, err = n.Router().Add(t.Context(), nil, []byte(event))
+		}
+		if err != nil && errors.Is(err, schemas.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	far := []schemas.State{schemas.StatePending, schemas.StatePaused}
+	waittest.Until(t, "no timer that is due soon", func() bool {
+		due := n.search(t, visibility.Query{States: far[:1], DueTo: time.Now().Add(30 * time.Minute)})
+		return len(due) == 0 && len(n.search(t, visibility.Query{States: []schemas.State{schemas.StateDelivered}})) == 0
+	})
+	equalsBuckets(t, n)
+	n.stop(t)
+	equalsBuckets(t, start(t, o))
+}
+
+// equalsBuckets compares the index with a scan of the buckets.
+func equalsBuckets(t *testing.T, n *node) {
+	t.Helper()
+	var got, want map[string]string
+	waittest.Until(t, "an index that equals the buckets", func() bool {
+		n.current(t)
+		got, want = map[string]string{}, map[string]string{}
+		for _, e := range n.search(t, visibility.Query{}) {
+			got[e.Timer.ID] = text(&e.Timer)
+		}
+		for cursor, more := "", true; more; {
+			page, err := n.Router().List(t.Context(), schemas.ListRequest{Cursor: cursor})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range page.Timers {
+				want[page.Timers[i].ID] = text(&page.Timers[i])
+			}
+			cursor, more = page.Cursor, page.Cursor != ""
+		}
+		return maps.Equal(got, want)
+	}, func() string { return fmt.Sprintf("got %v, want %v", got, want) })
+	if len(want) == 0 {
+		t.Error("there are no timers")
+	}
+}
+
+func text(i *schemas.TimerInfo) string { return string(i.Append(nil)) }
