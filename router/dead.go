@@ -68,16 +68,21 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 		}
 		reply = schemas.DeadListReply{Dead: make([]schemas.DeadInfo, 0, len(page.Letters)), Cursor: page.Cursor}
 		for _, m := range page.Letters {
-			l, err := s.readLetter(m)
-			if err != nil {
-				// A damaged dead letter is listed, too.
-				tenant, service := schemas.SplitService(schemas.ServiceOfSubject(m.Subject))
-				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: service, Tenant: tenant, Died: m.Stored.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
-			}
+			l, _ := s.deadInfo(m)
 			reply.Dead = append(reply.Dead, l.info)
 		}
 		return reply, nil
 	})
+}
+
+// deadInfo is readLetter with a description also of a letter that cannot be decoded.
+func (s *Service) deadInfo(m *store.Letter) (letter, error) {
+	l, err := s.readLetter(m)
+	if err != nil {
+		tenant, service := schemas.SplitService(schemas.ServiceOfSubject(m.Subject))
+		l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: service, Tenant: tenant, Died: m.Stored.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
+	}
+	return l, err
 }
 
 // deadRef returns the timer whose dead letters a request names, and the run if it names one.

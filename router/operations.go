@@ -122,10 +122,12 @@ func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, 
 // Cancel cancels a timer that is pending, paused, or queued for a retry. Cancelling a
 // cancelled timer is no error. Errors: those of Get, already_fired, already_done.
 func (o *Operations) Cancel(ctx context.Context, id schemas.TimerID, by schemas.Caller) (store.Timer, error) {
-	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
-		unchanged, err := rec.Cancel(o.NowMs(), by)
-		return edit{unchanged: unchanged, forgetAdd: true}, err
-	})
+	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) { return o.cancel(rec, by) })
+}
+
+func (o *Operations) cancel(rec *schemas.Record, by schemas.Caller) (edit, error) {
+	unchanged, err := rec.Cancel(o.NowMs(), by)
+	return edit{unchanged: unchanged, forgetAdd: true}, err
 }
 
 // CancelStale returns the write that cancels a timer as some replica has it. ok is false if
@@ -149,12 +151,14 @@ func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Wri
 // Reschedule moves a pending or paused timer to another due time, in Unix milliseconds.
 // Errors: those of Get, bad_request for a schedule, already_fired, already_done.
 func (o *Operations) Reschedule(ctx context.Context, id schemas.TimerID, dueMs int64, by schemas.Caller) (store.Timer, error) {
-	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
-		// Moved to an earlier time, the timer may fire and expire before the due time of
-		// its add. A redelivery of the add would then not be checked against TIMERS_FIRED.
-		e := edit{forgetAdd: dueMs < rec.DueMs}
-		return e, rec.Reschedule(dueMs, o.NowMs(), by)
-	})
+	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) { return o.reschedule(rec, dueMs, by) })
+}
+
+func (o *Operations) reschedule(rec *schemas.Record, dueMs int64, by schemas.Caller) (edit, error) {
+	// Moved to an earlier time, the timer may fire and expire before the due time of
+	// its add. A redelivery of the add would then not be checked against TIMERS_FIRED.
+	e := edit{forgetAdd: dueMs < rec.DueMs}
+	return e, rec.Reschedule(dueMs, o.NowMs(), by)
 }
 
 // edit describes how to write a changed record.

@@ -67,6 +67,7 @@ type Store interface {
 	Adds
 	Letters
 	Lister
+	ServiceLister
 	Calendars
 	Flows
 	Orders
@@ -426,10 +427,15 @@ func (s *Service) audit(t *store.Timer) {
 	}
 	op := rec.History[len(rec.History)-1]
 	e := s.o.Log.Info().Stringer("timer", t.ID).Stringer("op", op.Kind).Str("service", rec.Service)
-	for _, f := range [...]struct{ name, value string }{{"by", op.By}, {"account", op.Account}, {"user", op.User}} {
+	callerFields(e, op.Caller).Msg(auditMessages[op.Kind])
+}
+
+// callerFields adds a caller to a log line.
+func callerFields(e *zerolog.Event, by schemas.Caller) *zerolog.Event {
+	for _, f := range [...]struct{ name, value string }{{"by", by.By}, {"account", by.Account}, {"user", by.User}} {
 		if f.value != "" {
 			e = e.Str(f.name, f.value)
 		}
 	}
-	e.Msg(auditMessages[op.Kind])
+	return e
 }

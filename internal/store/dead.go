@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -37,6 +38,12 @@ type DeadQuery struct {
 	TimerID schemas.TimerID
 	// Run selects one run of TimerID; 0 for all.
 	Run uint32
+	// Sequence selects one letter by its sequence.
+	Sequence uint64
+	// ErrorCode selects the letters with this reason (schemas.HeaderErrorCode).
+	ErrorCode string
+	// Until selects the letters that were stored before this time; the zero time selects all.
+	Until time.Time
 	// Cursor is DeadPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the letters of the page: 1 to MaxListLimit, or 0 for DefaultListLimit.
@@ -46,6 +53,10 @@ type DeadQuery struct {
 // Selects reports whether the query selects a dead letter, whatever its service.
 func (q *DeadQuery) Selects(m *Letter) bool {
 	if q.Tenant != nil && *q.Tenant != schemas.TenantOf(schemas.ServiceOfSubject(m.Subject)) {
+		return false
+	}
+	if q.Sequence != 0 && q.Sequence != m.Sequence || q.ErrorCode != "" && q.ErrorCode != m.Get(schemas.HeaderErrorCode) ||
+		!q.Until.IsZero() && !m.Stored.Before(q.Until) {
 		return false
 	}
 	if q.TimerID.IsZero() {
@@ -80,8 +91,31 @@ func (l *Letters) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 		}
 		filter = schemas.SubjectDead(q.Service)
 	}
+	if q.Sequence != 0 {
+		one, err := l.dead(ctx, &q)
+		return DeadPage{Letters: one}, err
+	}
 	letters, cursor, err := l.page(ctx, schemas.StreamDead, filter, after, limit, q.Selects)
 	return DeadPage{letters, cursor}, err
+}
+
+// dead reads the one letter that a query selects by its sequence, without the others.
+func (l *Letters) dead(ctx context.Context, q *DeadQuery) ([]*Letter, error) {
+	msg, err := l.jet.At(ctx, schemas.StreamDead, q.Sequence)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := letterOf(msg)
+	if IsLetterPart(m) || !q.Selects(m) || q.Service != "" && q.Service != schemas.ServiceOfSubject(m.Subject) {
+		return nil, nil
+	}
+	if m, err = l.open(ctx, schemas.StreamDead, m); err != nil {
+		return nil, err
+	}
+	return []*Letter{m}, nil
 }
 
 // page reads a page of dead letters or rejected adds after a sequence. It returns the
@@ -166,7 +200,7 @@ func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err 
 	return after, rows, nil
 }
 
-// DeadDelete removes a dead letter that was replayed, with all its parts, and counts the
+// DeadDelete removes a dead letter that was replayed or discarded, with all its parts, and counts the
 // messages. It returns nil, without counting, if the letter is gone. It removes the first
 // part last, so that an interrupted call can be repeated. Errors: schemas.ErrUnavailable,
 // schemas.CodeUnknownFormat.
@@ -200,8 +234,8 @@ func (l *Letters) deadDelete(ctx context.Context, seq uint64) error {
 		return err
 	}
 	if err := l.counts.countRemoved(ctx); err != nil {
-		// The letter is removed and its replay stands; DeadExpired is one too high.
-		l.log.Warn().Err(err).Uint64("sequence", seq).Msg("the removal of a replayed dead letter could not be counted; it counts as expired")
+		// The letter is removed; DeadExpired is one too high.
+		l.log.Warn().Err(err).Uint64("sequence", seq).Msg("the removal of a dead letter that was replayed or discarded could not be counted; it counts as expired")
 	}
 	return nil
 }

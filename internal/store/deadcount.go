@@ -15,16 +15,17 @@ import (
 // removed from TIMERS_DEAD. Its value is a decimal number.
 const deadCountSubject = clockPrefix + "count.dead"
 
-// maxCountTries bounds the compare-and-sets of one increment: several routers may replay
+// maxCountTries bounds the compare-and-sets of one increment: several routers may remove
 // letters, and increment the key, at the same time.
 const maxCountTries = 50
 
 // LetterCounts counts dead letters and rejected adds: the stored and the expired ones.
 //
 // A letter leaves its stream when it is too old, when the stream is full, or when it is
-// replayed. JetStream counts all three together. LetterCounts therefore counts the replayed
-// letters in a key of bucket clock, and takes the difference for expired letters. A replayed
-// letter that could not be counted is in the difference, too. Safe for concurrent use.
+// replayed or discarded. JetStream counts all of them together. LetterCounts therefore counts the
+// letters that were replayed or discarded in a key of bucket clock, and takes the difference for
+// expired letters. A letter that could not be counted is in the difference, too. Safe for
+// concurrent use.
 type LetterCounts struct {
 	jet *jet.Client
 }
@@ -37,9 +38,9 @@ type LetterTotals struct {
 	// the newest was stored; zero if there is none.
 	Rejected     uint64
 	LastRejected time.Time
-	// DeadExpired is the number of dead letters that left the stream without a replay: by age
-	// or size, or because another client removed them. A node that dies between a replay and
-	// its count adds one.
+	// DeadExpired is the number of dead letters that left the stream and were neither replayed nor
+	// discarded: by age or size, or because another client removed them. A node that dies between
+	// the removal of a letter and its count adds one.
 	DeadExpired uint64
 	// RejectedExpired is the number of rejected adds that left the stream by age or size.
 	RejectedExpired uint64

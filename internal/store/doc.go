@@ -48,7 +48,7 @@
 //	FiredShare     trims large services in TIMERS_FIRED     firedshare.go                 app, View
 //	ServiceKeys    the keys of services                     feed.go feedwatch.go          functions
 //	FeedActivator  wakes feeds, puts them to rest           feedpublish.go feedwaker.go   scheduler, functions
-//	Services       registers services, bounds them          services.go                   router
+//	Services       registers, bounds and lists services     services.go servicelist.go    router
 //	Calendars      the calendars of excluded dates          calendars.go                  router, scheduler
 //	FeedConsumers  the consumers of feeds                   feedconsumer.go feedreader.go functions
 //	tenantFired    copies fired events for accounts         tenantfired.go                inside

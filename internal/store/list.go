@@ -80,7 +80,7 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 			switch t, ok := rd.dec.decode(m); {
 			case t.Unread == UnreadOpen:
 				page.Unread++
-			case ok && q.matches(&t.Record):
+			case ok && q.Selects(&t.Record):
 				page.Timers = append(page.Timers, t)
 			}
 		}
@@ -92,7 +92,8 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	return page, nil
 }
 
-func (q *ListQuery) matches(r *schemas.Record) bool {
+// Selects reports whether the query selects a record.
+func (q *ListQuery) Selects(r *schemas.Record) bool {
 	return (len(q.States) == 0 || slices.Contains(q.States, r.State)) &&
 		(q.Service == "" || q.Service == r.Service) && (q.Tenant == nil || *q.Tenant == schemas.TenantOf(r.Service)) && (q.Group == "" || q.Group == r.Group) &&
 		(q.Schedule == nil || *q.Schedule == (r.Schedule != nil))

@@ -95,7 +95,12 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
 		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
 		{"order.list", "the ordering keys that have events, and how the event is doing whose turn it is: {service, limit, cursor}; paged", a.serve("order.list", page(a, s.OrderList, orderPage))},
+		{"service.list", "the services that have callbacks, or messages in a stream: {limit, cursor}; paged", a.serve("service.list", page(a, s.ServiceList, servicePage))},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", a.serve("dead.replay", control(s.DeadReplay))},
+		{"bulk.cancel", "cancel a page of timers: {service, group, state, schedule, dryrun, by, limit, cursor}", a.serve("bulk.cancel", fitted(a, s.BulkCancel, bulkTimers))},
+		{"bulk.reschedule", "move a page of timers to one due time: as bulk.cancel, and {at} or {after}", a.serve("bulk.reschedule", fitted(a, s.BulkReschedule, bulkTimers))},
+		{"bulk.replay", "call back again for a page of dead letters: {service, timer, id, source, sequence, errorcode, dryrun, by, limit, cursor}", a.serve("bulk.replay", fitted(a, s.BulkReplay, bulkDead))},
+		{"bulk.discard", "remove a page of dead letters for good: as bulk.replay", a.serve("bulk.discard", fitted(a, s.BulkDiscard, bulkDead))},
 		{"schedule.pause", "pause a timer, a schedule, or a page of a group: {timer, note, by} or {group, cursor, note, by}", a.serve("schedule.pause", pause(s, groups))},
 		{"schedule.resume", "resume a timer, a schedule, or a page of a group: {timer, catchup, by} or {group, cursor, catchup, by}", a.serve("schedule.resume", resume(s, groups))},
 		{"schedule.trigger", "run a schedule now: {timer, allow, by}", a.serve("schedule.trigger", control(s.Trigger))},
@@ -280,6 +285,44 @@ func page[Q, R any](a *api, f func(context.Context, Q) (R, error), limits func(*
 	}
 }
 
+// fitted is the handler of an operation on several items, whose answer lists them. It leaves out the
+// last items that do not fit one message: a smaller page, as in page, would repeat the operation.
+// keep keeps the first n items of an answer, and returns their number.
+func fitted[Q, R any](a *api, f func(context.Context, Q, schemas.Caller) (R, error), keep func(r *R, n int) int) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		q, err := decode[Q](r)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := f(ctx, q, callerOf(r))
+		if err != nil {
+			return nil, err
+		}
+		room := a.svc.MaxReply() - answerSpare
+		for {
+			b, err := json.Marshal(reply)
+			if err != nil {
+				return nil, fmt.Errorf("router: encode the answer: %w", err)
+			}
+			items := keep(&reply, schemas.MaxBulk)
+			if len(b) <= room || items == 0 {
+				return b, nil
+			}
+			keep(&reply, int(int64(items)*int64(room)/int64(len(b))*9/10))
+		}
+	}
+}
+
+func bulkTimers(r *schemas.BulkReply, n int) int {
+	r.Timers = r.Timers[:min(n, len(r.Timers))]
+	return len(r.Timers)
+}
+
+func bulkDead(r *schemas.BulkDeadReply, n int) int {
+	r.Dead = r.Dead[:min(n, len(r.Dead))]
+	return len(r.Dead)
+}
+
 func listPage(q *schemas.ListRequest, r *schemas.ListReply) (*int, int) {
 	return &q.Limit, len(r.Timers)
 }
@@ -294,6 +337,10 @@ func rejectedPage(q *schemas.RejectedListRequest, r *schemas.RejectedListReply) 
 
 func orderPage(q *schemas.OrderListRequest, r *schemas.OrderListReply) (*int, int) {
 	return &q.Limit, len(r.Keys)
+}
+
+func servicePage(q *schemas.ServiceListRequest, r *schemas.ServiceListReply) (*int, int) {
+	return &q.Limit, len(r.Services)
 }
 
 func previewPage(q *schemas.PreviewRequest, r *schemas.PreviewReply) (*int, int) {

@@ -1,0 +1,277 @@
+package router
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// A bulk operation changes all timers, or dead letters, that a filter selects: one page for each
+// request, and the cursor of an answer gets the next page. Belfry keeps nothing between requests, so
+// an operation can be continued by any node, and repeated from the start: what is done is not
+// selected, or not changed, again. Each timer is changed by compare-and-set, and only if the filter
+// still selects it at that revision.
+//
+// A cursor has a number before that of the list, which keeps the whole operation the same:
+// a reschedule has the due time, and an operation on dead letters the time of its first page.
+
+// cursorSeparator is between that number and the cursor of the list.
+const cursorSeparator = "/"
+
+// bulkCursor splits the cursor of a request. first is the number of the first page.
+func bulkCursor(cursor string, first int64, verb string) (n int64, list string, err error) {
+	if cursor == "" {
+		return first, "", nil
+	}
+	text, list, ok := strings.Cut(cursor, cursorSeparator)
+	n, err = strconv.ParseInt(text, 10, 64)
+	if !ok || list == "" || err != nil {
+		return 0, "", schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by %s", cursor, verb)
+	}
+	return n, list, nil
+}
+
+// nextCursor is the inverse of bulkCursor.
+func nextCursor(n int64, list string) string {
+	if list == "" {
+		return ""
+	}
+	return strconv.FormatInt(n, 10) + cursorSeparator + list
+}
+
+// bulkLimit returns the number of items of a page.
+func bulkLimit(limit int) (int, error) {
+	if limit < 0 || limit > schemas.MaxBulk {
+		return 0, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", limit, schemas.MaxBulk)
+	}
+	if limit == 0 {
+		limit = schemas.DefaultBulk
+	}
+	return limit, nil
+}
+
+// bulkQuery returns what a request selects. states are those that the operation can change.
+func (s *Service) bulkQuery(q *schemas.BulkRequest, states []schemas.State) (store.ListQuery, error) {
+	list := store.ListQuery{States: q.States, Group: q.Group, Schedule: q.Schedule}
+	if q.Service == "" && q.Group == "" {
+		return list, schemas.Errorf(schemas.CodeBadRequest, "select the timers by service or group")
+	}
+	for _, state := range q.States {
+		if !slices.Contains(states, state) {
+			return list, schemas.Errorf(schemas.CodeBadRequest, "state %s cannot be selected: timers in that state cannot be changed", state)
+		}
+	}
+	if len(q.States) == 0 {
+		list.States = []schemas.State{schemas.StatePending, schemas.StatePaused}
+	}
+	var err error
+	if list.Service, list.Tenant, err = s.scope.selects(q.Service); err != nil {
+		return list, err
+	}
+	if q.Service == "" {
+		// A group is that of one tenant: others may use the same name. See also group.
+		list.Tenant = &s.scope.Tenant
+	}
+	list.Limit, err = bulkLimit(q.Limit)
+	return list, err
+}
+
+// BulkCancel cancels a page of timers, or only lists them (q.DryRun). from is the verified part of
+// the caller, q.By the caller's own claim. After unavailable some timers of the page may be
+// cancelled; the same request continues. Errors: bad_request, unavailable.
+func (s *Service) BulkCancel(ctx context.Context, q schemas.BulkRequest, from schemas.Caller) (schemas.BulkReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.BulkReply, err error) {
+		list, err := s.bulkQuery(&q, []schemas.State{schemas.StatePending, schemas.StatePaused, schemas.StateRetrying})
+		if err != nil {
+			return reply, err
+		}
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return reply, err
+		}
+		list.Cursor = q.Cursor
+		page, err := s.o.Store.List(ctx, list)
+		if err != nil {
+			return reply, err
+		}
+		reply, err = s.bulk(ctx, page.Timers, q.DryRun, &list, func(rec *schemas.Record) (edit, error) { return s.ops.cancel(rec, by) })
+		reply.Cursor = page.Cursor
+		return reply, err
+	})
+}
+
+// BulkReschedule moves a page of timers to one due time, or only lists them. Timers that are due
+// then already are not selected. It is otherwise as BulkCancel. Further errors: invalid_attribute.
+func (s *Service) BulkReschedule(ctx context.Context, q schemas.BulkRescheduleRequest, from schemas.Caller) (schemas.BulkReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.BulkReply, err error) {
+		if q.Schedule != nil && *q.Schedule {
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "a schedule cannot be rescheduled: update it")
+		}
+		q.Schedule = new(bool)
+		list, err := s.bulkQuery(&q.BulkRequest, []schemas.State{schemas.StatePending, schemas.StatePaused})
+		if err != nil {
+			return reply, err
+		}
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return reply, err
+		}
+		due, err := s.ops.due(schemas.RescheduleRequest{At: q.At, After: q.After})
+		if err != nil {
+			return reply, err
+		}
+		if due, list.Cursor, err = bulkCursor(q.Cursor, due, "bulk.reschedule"); err != nil {
+			return reply, err
+		}
+		if due-s.nowMs() > s.ops.MaxHorizon.Milliseconds() {
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by bulk.reschedule", q.Cursor)
+		}
+		page, err := s.o.Store.List(ctx, list)
+		if err != nil {
+			return reply, err
+		}
+		// The list is in the order of the last change, so it comes to timers that were moved again.
+		timers := slices.DeleteFunc(page.Timers, func(t store.Timer) bool { return t.Record.DueMs == due })
+		reply, err = s.bulk(ctx, timers, q.DryRun, &list, func(rec *schemas.Record) (edit, error) { return s.ops.reschedule(rec, due, by) })
+		reply.Cursor = nextCursor(due, page.Cursor)
+		return reply, err
+	})
+}
+
+// bulk applies f to timers of a list.
+func (s *Service) bulk(ctx context.Context, timers []store.Timer, dry bool, list *store.ListQuery, f func(*schemas.Record) (edit, error)) (schemas.BulkReply, error) {
+	reply := schemas.BulkReply{BulkCounts: schemas.BulkCounts{Matched: len(timers)}, Timers: make([]schemas.TimerInfo, 0, len(timers))}
+	ops := s.ops
+	ops.Revision = 0 // that of one timer
+	errs := make([]error, len(timers))
+	if !dry {
+		each(indexes(len(timers)), func(i int) { timers[i], errs[i] = ops.changeSelected(ctx, timers[i].ID, list, f) })
+	}
+	for i := range timers {
+		if err := errs[i]; err != nil {
+			code := schemas.CodeOf(err)
+			if stops(code) {
+				return reply, schemas.Errorf(code, "%w; some of the timers may be changed: repeat the request", err)
+			}
+			reply.Refuse(code, 1)
+			continue
+		}
+		if !dry {
+			reply.Done++
+		}
+		info := schemas.FromRecord(timers[i].ID, &timers[i].Record, timers[i].Rev)
+		info.LastAttempts = nil
+		reply.Timers = append(reply.Timers, info)
+	}
+	return reply, nil
+}
+
+// stops reports whether an error about one item is about the store, so that the others of the page
+// would have it, too.
+func stops(code schemas.Code) bool {
+	return code == "" || code == schemas.CodeUnavailable || code == schemas.CodeStoreFull
+}
+
+// changeSelected applies f to a timer that a list has selected. Errors: those of f; conflict if the
+// list does not select the timer any more.
+func (o *Operations) changeSelected(ctx context.Context, id schemas.TimerID, list *store.ListQuery, f func(*schemas.Record) (edit, error)) (store.Timer, error) {
+	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
+		selected := list.Selects(rec)
+		e, err := f(rec)
+		if err == nil && !e.unchanged && !selected {
+			return edit{unchanged: true}, schemas.Errorf(schemas.CodeConflict, "the timer has changed, and the filter does not select it any more")
+		}
+		return e, err
+	})
+}
+
+// bulkDead returns the dead letters that a request selects, those that cannot be decoded included,
+// and the cursor of the next page.
+func (s *Service) bulkDead(ctx context.Context, q *schemas.BulkDeadRequest, verb string) (page store.DeadPage, err error) {
+	dq := store.DeadQuery{Sequence: q.Sequence, ErrorCode: q.ErrorCode}
+	if q.TimerRef == (schemas.TimerRef{}) && q.Service == "" && q.Sequence == 0 && q.ErrorCode == "" {
+		return page, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters by timer (timer, or id and source), service, sequence or errorcode")
+	}
+	if dq.Service, dq.Tenant, err = s.scope.selects(q.Service); err != nil {
+		return page, err
+	}
+	if q.TimerRef != (schemas.TimerRef{}) {
+		if dq.TimerID, dq.Run, err = s.scope.deadRef(q.TimerRef); err != nil {
+			return page, err
+		}
+	}
+	if dq.Limit, err = bulkLimit(q.Limit); err != nil {
+		return page, err
+	}
+	until, cursor, err := bulkCursor(q.Cursor, s.nowMs(), verb)
+	if err != nil {
+		return page, err
+	}
+	// A replayed timer that dies again is at the end of the list: it is not part of the operation.
+	dq.Until, dq.Cursor = time.UnixMilli(until+1), cursor
+	page, err = s.o.Store.DeadList(ctx, dq)
+	page.Cursor = nextCursor(until, page.Cursor)
+	return page, err
+}
+
+// BulkReplay replays a page of dead letters as DeadReplay does, or only lists them (q.DryRun). A
+// letter that cannot be replayed stays, and its reason is counted. Caller and errors are as in
+// BulkCancel; further errors: invalid_timer_id.
+func (s *Service) BulkReplay(ctx context.Context, q schemas.BulkDeadRequest, from schemas.Caller) (schemas.BulkDeadReply, error) {
+	return s.bulkLetters(ctx, &q, from, "bulk.replay", func(ctx context.Context, l letter, damaged error, by schemas.Caller) error {
+		if damaged != nil {
+			return schemas.Errorf(schemas.CodeDamaged, "%w", damaged)
+		}
+		return s.replayOne(ctx, l, by)
+	})
+}
+
+// BulkDiscard removes a page of dead letters for good, or only lists them. The records of their
+// timers stay as they are. Each removal is logged with the caller, and is not counted as expired. It
+// is otherwise as BulkReplay.
+func (s *Service) BulkDiscard(ctx context.Context, q schemas.BulkDeadRequest, from schemas.Caller) (schemas.BulkDeadReply, error) {
+	return s.bulkLetters(ctx, &q, from, "bulk.discard", func(ctx context.Context, l letter, _ error, by schemas.Caller) error {
+		if err := s.o.Store.DeadDelete(ctx, l.raw.Sequence); err != nil {
+			return err
+		}
+		e := s.o.Log.Info().Uint64("sequence", l.raw.Sequence).Stringer("timer", l.info.Timer).Str("service", schemas.ServiceOfSubject(l.raw.Subject)).Str("errorcode", l.info.ErrorCode)
+		callerFields(e, by).Msg("dead letter discarded")
+		return nil
+	})
+}
+
+// bulkLetters applies f to a page of dead letters, one at a time, in their order. damaged is the
+// reason why a letter cannot be decoded.
+func (s *Service) bulkLetters(ctx context.Context, q *schemas.BulkDeadRequest, from schemas.Caller, verb string, f func(ctx context.Context, l letter, damaged error, by schemas.Caller) error) (schemas.BulkDeadReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.BulkDeadReply, err error) {
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return reply, err
+		}
+		page, err := s.bulkDead(ctx, q, verb)
+		if err != nil {
+			return reply, err
+		}
+		reply = schemas.BulkDeadReply{BulkCounts: schemas.BulkCounts{Matched: len(page.Letters)}, Dead: make([]schemas.DeadInfo, 0, len(page.Letters)), Cursor: page.Cursor}
+		for _, m := range page.Letters {
+			l, damaged := s.deadInfo(m)
+			if !q.DryRun {
+				err := f(ctx, l, damaged, by)
+				if code := schemas.CodeOf(err); err != nil && stops(code) {
+					return reply, schemas.Errorf(code, "%w; %d dead letters of the page were done: repeat the request", err, reply.Done)
+				} else if err != nil {
+					reply.Refuse(code, 1)
+					continue
+				}
+				reply.Done++
+			}
+			reply.Dead = append(reply.Dead, l.info)
+		}
+		return reply, nil
+	})
+}
