@@ -55,7 +55,7 @@ func bulkLimit(limit int) (int, error) {
 	return limit, nil
 }
 
-// bulkQuery returns what a request selects. states are those that the operation can change.
+// bulkQuery returns what a request selects. The operation can change timers in states.
 func (s *Service) bulkQuery(q *schemas.BulkRequest, states []schemas.State) (store.ListQuery, error) {
 	list := store.ListQuery{States: q.States, Group: q.Group, Schedule: q.Schedule}
 	if q.Service == "" && q.Group == "" {
@@ -190,7 +190,7 @@ func (o *Operations) changeSelected(ctx context.Context, id schemas.TimerID, lis
 	})
 }
 
-// bulkDead returns the dead letters that a request selects, those that cannot be decoded included,
+// bulkDead returns the dead letters that a request selects, also damaged ones,
 // and the cursor of the next page.
 func (s *Service) bulkDead(ctx context.Context, q *schemas.BulkDeadRequest, verb string) (page store.DeadPage, err error) {
 	dq := store.DeadQuery{Sequence: q.Sequence, ErrorCode: q.ErrorCode}

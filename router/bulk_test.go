@@ -199,7 +199,9 @@ func TestBulkRaces(t *testing.T) {
 	}
 	during = func(*store.ListPage) {
 		change("a0", func(r *schemas.Record) { r.Group = "moved" })
-		change("a1", func(r *schemas.Record) { r.State, r.FiredMs, r.Queued = schemas.StateDelivered, time.Now().UnixMilli(), false })
+		change("a1", func(r *schemas.Record) {
+			r.State, r.FiredMs, r.Queued = schemas.StateDelivered, time.Now().UnixMilli(), false
+		})
 	}
 	sum, ids := f.pages("bulk.cancel", `"group":"g"`)
 	if sum.Matched != 3 || sum.Done != 1 || sum.Refused != 2 || !maps.Equal(sum.Reasons, map[schemas.Code]int{"conflict": 1, "already_fired": 1}) || !slices.Equal(ids, []string{"a2"}) {
@@ -343,7 +345,7 @@ func TestBulkDiscard(t *testing.T) {
 }
 
 // TestBulkReplay: a replay by filter replays each selected letter once, page by page, and passes by
-// those that cannot be replayed. A letter that comes later is not part of it.
+// letters that cannot be replayed. A letter that comes later is not part of it.
 func TestBulkReplay(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})

@@ -67,8 +67,9 @@ func (c *BulkCounts) Refuse(code Code, n int) {
 // A page may have no timers and still have a cursor.
 type BulkReply struct {
 	BulkCounts
-	// Timers are the changed timers, without their attempts, and in a dry run those that would be
-	// changed. Over NATS those that do not fit one message are left out, but counted.
+	// Timers are the changed timers, without their attempts, and in a dry run the timers
+	// that would be changed. Over NATS the last ones are left out, but counted, if they do not fit one
+	// message.
 	Timers []TimerInfo `json:"timers"`
 	Cursor string      `json:"cursor,omitempty"`
 }
@@ -92,8 +93,8 @@ type BulkDeadRequest struct {
 // BulkDeadReply is the answer to a bulk operation on a page of dead letters; see BulkReply.
 type BulkDeadReply struct {
 	BulkCounts
-	// Dead are the dead letters that were replayed or discarded, and in a dry run those that would
-	// be.
+	// Dead are the dead letters that were replayed or discarded, and in a dry run the dead letters
+	// that would be.
 	Dead   []DeadInfo `json:"dead"`
 	Cursor string     `json:"cursor,omitempty"`
 }

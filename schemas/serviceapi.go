@@ -19,7 +19,7 @@ type ServiceInfo struct {
 	// Callbacks is true if a timer of the service has had a callback within the last days: then it
 	// is one of the setting max-services.
 	Callbacks bool `json:"callbacks"`
-	// Fired is the number of events in TIMERS_FIRED, also of those that have a result.
+	// Fired is the number of events in TIMERS_FIRED, with or without a result.
 	Fired uint64 `json:"fired"`
 	// Waiting events of callbacks wait for their first call, or for the delivery of a retry, and
 	// InFlight ones for the result of a call.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -44,6 +43,9 @@ it first with --dry-run, which lists them and cancels none.`,
 	by.add(cmd.Flags())
 	check := func(args []string) error { return cmp.Or(by.check(), many.resolve(cmd.Flags(), args)) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		if many.selects() {
+			return c.bulkTimers(s, s.BulkCancel(ctx, many.query, by.option()), many.query.DryRun, "cancelled")
+		}
 		one := func(ctx context.Context, ref *timerRef) (belfry.Timer, error) {
 			ctx, cancel := s.call(ctx)
 			defer cancel()
@@ -51,58 +53,43 @@ it first with --dry-run, which lists them and cancels none.`,
 				return s.Cancel(ctx, id, by.option())
 			})
 		}
-		switch {
-		case len(many.refs) == 1:
+		if len(many.refs) == 1 {
 			t, err := one(ctx, &many.refs[0])
 			if err != nil {
 				return err
 			}
 			return c.printTimer(t)
-		case many.dry:
-			return c.listTimers(ctx, s, many.query, 0)
 		}
 		b := &cancelBatch{c: c, table: c.timerTable()}
-		return b.run(ctx, many.each(ctx, s), one)
+		return b.run(ctx, many.refs, one)
 	})
 }
 
 // cancelFlags names the timers to cancel: by ID, or by a filter.
 type cancelFlags struct {
 	timerRef
-	query     belfry.ListQuery
+	bulkFlags
 	schedules bool
-	dry       bool
 	refs      []timerRef // set by resolve, one for each ID
 }
 
 func (f *cancelFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	f.timerRef.add(fs)
-	fs.StringVar(&f.query.Service, "svc", "", "all timers and schedules of this service, instead of IDs")
-	fs.StringVar(&f.query.Group, "group", "", "all timers and schedules of this group, instead of IDs")
+	f.bulkFlags.add(fs, "timers and schedules", "cancel")
 	fs.BoolVar(&f.schedules, "schedule", false, "with --svc or --group: only schedules; --schedule=false: no schedules (default: both)")
-	fs.BoolVar(&f.dry, "dry-run", false, "with --svc or --group: list the timers, and cancel none")
 }
-
-// selects reports whether a filter names the timers.
-func (f *cancelFlags) selects() bool { return f.query.Service != "" || f.query.Group != "" }
 
 // resolve sets refs from the arguments, or completes the filter.
 func (f *cancelFlags) resolve(fs *pflag.FlagSet, args []string) error {
+	if err := f.checkRef(fs, &f.timerRef, "schedule"); err != nil {
+		return err
+	}
 	if f.selects() {
-		if f.source != "" || f.tenant != "" {
-			return usagef("--source and --tenant belong to an ID: give either IDs, or --svc and --group")
-		}
-		f.query.States = []schemas.State{schemas.StatePending, schemas.StatePaused}
 		if fs.Changed("schedule") {
 			f.query.OnlySchedules, f.query.NoSchedules = f.schedules, !f.schedules
 		}
 		return nil
-	}
-	for _, name := range []string{"schedule", "dry-run"} {
-		if fs.Changed(name) {
-			return usagef("--%s needs --svc or --group", name)
-		}
 	}
 	for _, arg := range args {
 		ref := f.timerRef
@@ -114,40 +101,13 @@ func (f *cancelFlags) resolve(fs *pflag.FlagSet, args []string) error {
 	return nil
 }
 
-// cancelled is a timer to cancel, with the name that the user knows.
-type cancelled struct {
-	ref      timerRef
-	name     string
-	selected bool // by a filter, not by its ID
-}
-
-// each yields the timers to cancel.
-func (f *cancelFlags) each(ctx context.Context, s session) iter.Seq2[cancelled, error] {
-	return func(yield func(cancelled, error) bool) {
-		for _, ref := range f.refs {
-			if !yield(cancelled{ref: ref, name: ref.text}, nil) {
-				return
-			}
-		}
-		if !f.selects() {
-			return
-		}
-		for t, err := range s.List(ctx, f.query) {
-			if !yield(cancelled{ref: timerRef{id: t.Timer}, name: t.Timer.String(), selected: true}, err) {
-				return
-			}
-		}
-	}
-}
-
-// cancelBatch cancels many timers, cancelWorkers at a time.
+// cancelBatch cancels the timers of several IDs, cancelWorkers at a time.
 type cancelBatch struct {
 	c     *cli
 	table table
 
 	mu      sync.Mutex
 	done    int   // timers that are cancelled
-	fired   int   // selected timers that fired or ended before their cancel
 	refused error // why the timer of an ID could not be cancelled; the first such error
 	failed  int   // IDs whose timers could not be cancelled
 	err     error // ends the batch
@@ -155,25 +115,22 @@ type cancelBatch struct {
 
 // run cancels the timers and prints each. A timer that cannot be cancelled does not stop the
 // others; an error of the connection or of the output does.
-func (b *cancelBatch) run(ctx context.Context, list iter.Seq2[cancelled, error], one func(ctx context.Context, ref *timerRef) (belfry.Timer, error)) error {
-	todo := make(chan cancelled)
+func (b *cancelBatch) run(ctx context.Context, refs []timerRef, one func(ctx context.Context, ref *timerRef) (belfry.Timer, error)) error {
+	todo := make(chan timerRef)
 	var workers sync.WaitGroup
 	for range cancelWorkers {
 		workers.Go(func() {
-			for x := range todo {
-				t, err := one(ctx, &x.ref)
-				b.note(x, &t, err)
+			for ref := range todo {
+				t, err := one(ctx, &ref)
+				b.note(&ref, &t, err)
 			}
 		})
 	}
-	for x, err := range list {
-		if err != nil {
-			b.end(err)
-		}
+	for _, ref := range refs {
 		if b.ended() {
 			break
 		}
-		todo <- x
+		todo <- ref
 	}
 	close(todo)
 	workers.Wait()
@@ -182,36 +139,22 @@ func (b *cancelBatch) run(ctx context.Context, list iter.Seq2[cancelled, error],
 		return fmt.Errorf("%w (%d were cancelled; the same command does the rest)", b.err, b.done)
 	case b.failed > 0:
 		return fmt.Errorf("%d of %d were not cancelled: %w", b.failed, b.failed+b.done, b.refused)
-	case b.done+b.fired == 0 && !b.c.json():
-		return b.c.empty()
 	}
-	_, err := fmt.Fprintf(b.c.err, "cancelled %d%s\n", b.done, b.late())
+	_, err := fmt.Fprintf(b.c.err, "cancelled %d\n", b.done)
 	return err
 }
 
-// late describes the selected timers that fired or ended before their cancel.
-func (b *cancelBatch) late() string {
-	if b.fired == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; %d fired or ended meanwhile", b.fired)
-}
-
 // note takes the result of one cancel.
-func (b *cancelBatch) note(x cancelled, t *belfry.Timer, err error) {
+func (b *cancelBatch) note(ref *timerRef, t *belfry.Timer, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	tooLate := errors.Is(err, belfry.ErrNotFound) || errors.Is(err, belfry.ErrAlreadyFired) || errors.Is(err, belfry.ErrAlreadyDone)
 	switch {
 	case err == nil:
 		b.done++
 		err = b.print(t)
-	case tooLate && x.selected:
-		b.fired++
-		return
-	case tooLate:
+	case errors.Is(err, belfry.ErrNotFound) || errors.Is(err, belfry.ErrAlreadyFired) || errors.Is(err, belfry.ErrAlreadyDone):
 		b.failed++
-		b.refused = cmp.Or(b.refused, fmt.Errorf("%s: %w", printable(x.name), err))
+		b.refused = cmp.Or(b.refused, fmt.Errorf("%s: %w", printable(ref.text), err))
 		return
 	}
 	b.err = cmp.Or(b.err, err)
@@ -227,13 +170,6 @@ func (b *cancelBatch) print(t *belfry.Timer) error {
 		}
 	}
 	return b.table.row(timerRow(*t)...)
-}
-
-// end ends the batch with an error.
-func (b *cancelBatch) end(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.err = cmp.Or(b.err, err)
 }
 
 func (b *cancelBatch) ended() bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestCancelMany: cancel takes several IDs, and a timer that has ended does not stop the others. With a filter it
+// TestCancelMany: reschedule moves what a filter selects, but no schedules. cancel takes several IDs, and a timer that has ended does not stop the others. With a filter it
 // cancels what the filter selects and nothing else; a dry run cancels nothing.
 func TestCancelMany(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,16 @@ func TestCancelMany(t *testing.T) {
 	if got := ids(ok[schemas.TimerInfo](t, n, append(filter, "--schedule", "--dry-run")...)); got != "s pending" {
 		t.Errorf("dry run of schedules: %s", got)
 	}
-	r := n.client(t, append(filter, "-o", "json")...)
+	move := []string{"reschedule", "--svc", "orders", "--group", "g0", "--at", "2031-01-01T00:00:00Z"}
+	if got := ids(ok[schemas.TimerInfo](t, n, append(move, "--dry-run")...)); got != "o0 pending, o2 pending" {
+		t.Errorf("dry run of reschedule: %s", got)
+	}
+	r := n.client(t, append(move, "-o", "json")...)
+	moved := parseLines[schemas.TimerInfo](t, r.out)
+	if got := ids(moved); r.code != exitOK || got != "o0 pending, o2 pending" || r.err != "rescheduled 2\n" || moved[0].Due.Year() != 2031 {
+		t.Errorf("reschedule by filter: %v: %s", r, got)
+	}
+	r = n.client(t, append(filter, "-o", "json")...)
 	if got := ids(parseLines[schemas.TimerInfo](t, r.out)); r.code != exitOK || got != "o0 cancelled, o2 cancelled, s cancelled" || r.err != "cancelled 3\n" {
 		t.Errorf("cancel by filter: %v: %s", r, got)
 	}

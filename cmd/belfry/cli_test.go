@@ -176,7 +176,8 @@ func TestTail(t *testing.T) {
 	n.client(t, "tail", "a", "--since", "yesterday").oneLine(t, exitUsage, "yesterday")
 }
 
-// TestDeadLetters: dead letters are listed and replayed.
+// TestDeadLetters: dead letters are listed, replayed and discarded, one or by filter, and a dry run only
+// lists them.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -189,10 +190,14 @@ func TestDeadLetters(t *testing.T) {
 	a := ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", hook.URL)[0]
 	<-calls
 	var dead []schemas.DeadInfo
-	waittest.Until(t, "a dead letter", func() bool {
-		dead = ok[schemas.DeadInfo](t, n, "dead", "ls", "--svc", "orders")
-		return len(dead) == 1
-	})
+	died := func() {
+		t.Helper()
+		waittest.Until(t, "a dead letter, and the record of the failure", func() bool {
+			dead = ok[schemas.DeadInfo](t, n, "dead", "ls", "--svc", "orders")
+			return len(dead) == 1 && ok[schemas.TimerInfo](t, n, "get", a.Timer.String())[0].State == schemas.StateFail
+		})
+	}
+	died()
 	if dead[0].Timer != a.Timer || dead[0].Attempts != 1 {
 		t.Errorf("dead ls: got %+v, want timer %s after one attempt", dead[0], a.Timer)
 	}
@@ -203,13 +208,30 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("dead replay: got %v, want 1 replayed", r)
 	}
 	<-calls
-	waittest.Until(t, "a dead letter of the replayed timer", func() bool { return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 })
+	died()
+	for _, line := range []string{"dead replay --svc orders --dry-run", "dead rm --code " + dead[0].ErrorCode + " --dry-run", "dead rm " + a.Timer.String() + " --dry-run"} {
+		if got := ok[schemas.DeadInfo](t, n, strings.Fields(line)...); len(got) != 1 || got[0].Timer != a.Timer {
+			t.Errorf("%s: got %+v, want the dead letter", line, got)
+		}
+	}
 	if r := ok[map[string]int](t, n, "dead", "replay", "--svc", "orders"); r[0]["replayed"] != 1 {
 		t.Errorf("dead replay --svc: got %v, want 1 replayed", r)
 	}
 	<-calls
-	n.client(t, "dead", "replay").oneLine(t, exitUsage)
-	n.client(t, "dead", "replay", "none", "--source", "/none").oneLine(t, exitNotFound)
+	died()
+	if got := ok[schemas.ServiceInfo](t, n, "services"); len(got) != 1 || got[0].Service != "orders" || !got[0].Callbacks || got[0].Dead != 1 {
+		t.Errorf("services: got %+v", got)
+	}
+	if r := ok[map[string]int](t, n, "dead", "rm", "--sequence", fmt.Sprint(dead[0].Sequence), "--by", "anna"); r[0]["discarded"] != 1 {
+		t.Errorf("dead rm: got %v, want 1 discarded", r)
+	}
+	if r := n.client(t, "dead", "rm", "--svc", "orders"); r.code != exitOK || r.out != "" || r.err != "the list is empty\n" {
+		t.Errorf("dead rm of a service without dead letters: got %v", r)
+	}
+	for _, verb := range []string{"replay", "rm"} {
+		n.client(t, "dead", verb).oneLine(t, exitUsage)
+		n.client(t, "dead", verb, "none", "--source", "/none").oneLine(t, exitNotFound)
+	}
 }
 
 // TestUsage: mistakes that the program finds without a server.
@@ -232,6 +254,13 @@ func TestUsage(t *testing.T) {
 		"get":                                      "got 0 arguments",
 		"cancel " + strings.Repeat("z", 26):        "base32hex",
 		"reschedule " + id:                         "--in or --at",
+		"reschedule --in 1h":                       "name one timer",
+		"reschedule " + id + " --svc x --in 1h":    "name one timer",
+		"reschedule --svc x --source /s --in 1h":   "belong to an ID",
+		"reschedule " + id + " --dry-run --in 1h":  "--dry-run needs --svc or --group",
+		"reschedule --svc x":                       "--in or --at",
+		"dead rm " + id + " --code http":           "either one timer, or a filter",
+		"dead rm --svc x --tenant t":               "belong to an ID",
 		"ls --state sleeping":                      "sleeping",
 		"ls -n -1":                                 "negative",
 		"ls -o xml":                                "text or json",

@@ -33,12 +33,14 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 	}
 	answer("list", `{"timers":[],"cursor":"more"}`)
 	answer("dead.list", `{"dead":[],"cursor":"more"}`)
-	answer("dead.replay", `{"replayed":1,"timers":[],"more":true}`)
+	answer("bulk.replay", `{"matched":1,"done":1,"refused":0,"dead":[],"cursor":"more"}`)
+	answer("bulk.cancel", `{"matched":0,"done":0,"refused":0,"timers":[],"cursor":"more"}`)
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"ls": "0 were listed", "ls -n 0 -o json": "0 were listed", "dead ls": "0 were listed", "dead replay --svc x": "were replayed; the same command replays the rest",
+		"ls": "0 were listed", "ls -n 0 -o json": "0 were listed", "dead ls": "0 were listed", "dead replay --svc x": "were replayed; the same command does the rest",
+		"cancel --svc x": "0 were cancelled; the same command does the rest",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

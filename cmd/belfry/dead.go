@@ -1,24 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/schemas"
 )
 
 func (c *cli) deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
-		Short: "List and replay dead letters",
+		Short: "List, replay and discard dead letters",
 		Long:  "Dead letters are events of timers whose callback failed permanently or used up its attempts.",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}
-	cmd.AddCommand(c.deadLsCommand(), c.deadReplayCommand())
+	cmd.AddCommand(c.deadLsCommand(), c.deadReplayCommand(), c.deadRmCommand())
 	return cmd
 }
 
@@ -35,11 +37,19 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of dead letters; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		t := table{c.out, []int{schemas.TimerIDLength + 4, 24, 12, 8, 16}}
-		return printRows(c, s, t, rows, s.DeadLetters(ctx, service), []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}, func(dead schemas.DeadInfo) []string {
-			return []string{deadName(dead), showTime(dead.Died), schemas.TenantService(dead.Tenant, dead.Service), fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
-		})
+		return printRows(c, s, deadTable(c), rows, s.DeadLetters(ctx, service), deadColumns, deadRow)
 	})
+}
+
+// deadColumns is the header of a table of dead letters.
+var deadColumns = []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}
+
+// deadTable returns a table with deadColumns.
+func deadTable(c *cli) table { return table{c.out, []int{schemas.TimerIDLength + 4, 24, 12, 8, 16}} }
+
+// deadRow returns the cells of a dead letter for deadColumns.
+func deadRow(dead schemas.DeadInfo) []string {
+	return []string{deadName(dead), showTime(dead.Died), schemas.TenantService(dead.Tenant, dead.Service), fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
 }
 
 // deadName names the timer or the run of a dead letter as "dead replay" takes it.
@@ -89,45 +99,57 @@ func (c *cli) empty() error {
 }
 
 func (c *cli) deadReplayCommand() *cobra.Command {
-	ref, by := &timerRef{}, &byFlag{}
-	var service string
+	f, by := &deadFlags{}, &byFlag{}
 	cmd := &cobra.Command{
-		Use:   "replay ID | --svc SERVICE",
+		Use:   "replay ID | --svc SERVICE | --code CODE",
 		Short: "Call back again, with a new set of attempts",
-		Long:  "Replay one dead letter, by timer id or by CloudEvent id with --source, or all dead letters of a service.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || (len(args) == 1) == (service != "") {
-				return usagef("give either one timer or --svc; usage: %s", cmd.UseLine())
-			}
-			return nil
-		},
+		Long: `Replay one dead letter, by timer id or by CloudEvent id with --source, or all dead letters of a
+service, or with a reason, or both. Dead letters that cannot be replayed stay.`,
+		Example: `  belfry dead replay order-17 --source /shop
+  belfry dead replay --svc orders --code http_status --dry-run`,
+		Args: f.args,
 	}
-	ref.add(cmd.Flags())
+	f.add(cmd.Flags(), "replay")
 	by.add(cmd.Flags())
-	cmd.Flags().StringVar(&service, "svc", "", "all dead letters of this service")
-	check := func(args []string) error {
-		if err := by.check(); service != "" || err != nil {
-			return err
-		}
-		return ref.resolve(args)
-	}
+	check := func(args []string) error { return cmp.Or(by.check(), f.resolve(args)) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		n := 1
-		if service != "" {
-			var err error
-			if n, err = s.ReplayService(ctx, service, by.option()); err != nil {
-				return s.far(err, "%d were replayed; the same command replays the rest", n)
-			}
-		} else {
-			ctx, cancel := s.call(ctx)
-			defer cancel()
-			if err := s.Replay(ctx, ref.id, by.option()); err != nil {
-				return ref.explain(err)
-			}
+		if f.selects() || f.query.DryRun {
+			return c.runDead(ctx, s, f, "replayed", func(ctx context.Context, q belfry.DeadQuery) iter.Seq2[belfry.BulkDeadPage, error] {
+				return s.BulkReplay(ctx, q, by.option())
+			})
+		}
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		if err := s.Replay(ctx, f.id, by.option()); err != nil {
+			return f.explain(err)
 		}
 		if c.json() {
-			return c.printJSON(map[string]int{"replayed": n})
+			return c.printJSON(map[string]int{"replayed": 1})
 		}
-		return c.printText("replayed", fmt.Sprint(n))
+		return c.printText("replayed", "1")
+	})
+}
+
+func (c *cli) deadRmCommand() *cobra.Command {
+	f, by := &deadFlags{}, &byFlag{}
+	cmd := &cobra.Command{
+		Use:   "rm ID | --sequence NUMBER | --svc SERVICE | --code CODE",
+		Short: "Discard dead letters for good",
+		Long: `Discard the dead letters of one timer, by timer id or by CloudEvent id with --source; one dead
+letter by its sequence, as "dead ls -o json" shows it; or all dead letters of a service, or
+with a reason, or both. They cannot be replayed any more. The records of their timers stay
+as they are. The log of a node has who discarded them. Try it first with --dry-run.`,
+		Example: `  belfry dead rm order-17 --source /shop
+  belfry dead rm --svc orders --code http_status --dry-run`,
+		Args: f.args,
+	}
+	f.add(cmd.Flags(), "discard")
+	cmd.Flags().Uint64Var(&f.query.Sequence, "sequence", 0, "the dead letter with this sequence, instead of an ID")
+	by.add(cmd.Flags())
+	check := func(args []string) error { return cmp.Or(by.check(), f.resolve(args)) }
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		return c.runDead(ctx, s, f, "discarded", func(ctx context.Context, q belfry.DeadQuery) iter.Seq2[belfry.BulkDeadPage, error] {
+			return s.BulkDiscard(ctx, q, by.option())
+		})
 	})
 }

@@ -44,7 +44,7 @@ func newStoreMetrics(s storeState, log zerolog.Logger) *storeMetrics {
 	return &storeMetrics{
 		store: s, log: log,
 		dead:            desc("dead_letters", "Dead letters in TIMERS_DEAD."),
-		deadExpired:     desc("dead_letters_expired_total", "Dead letters that left TIMERS_DEAD by age or size, without a replay, since the store was created."),
+		deadExpired:     desc("dead_letters_expired_total", "Dead letters that left TIMERS_DEAD by age or size, neither replayed nor discarded, since the store was created."),
 		rejected:        desc("rejections", "Rejected adds in TIMERS_REJECTED."),
 		rejectedExpired: desc("rejections_expired_total", "Rejected adds that left TIMERS_REJECTED by age or size since the store was created."),
 		messages:        desc("stream_messages", "Messages in a JetStream stream of Belfry's.", "stream"),

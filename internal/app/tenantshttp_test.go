@@ -185,6 +185,7 @@ func testTenantHTTPLists(f *tenants) {
 		ids[user] = schemas.NewTenantTimerID(user, "/dead", "secret-"+user).String()
 		f.succeed(user, "POST", "/v1/timers", `{"in":"1ms","svc":"dead","group":"lists","id":"secret-`+user+`","source":"/dead","callback":"`+callback+`","maxattempts":1}`)
 		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","group":"lists"}`)
+		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","svc":"held"}`)
 		f.publish(user, tenantEvent("secret-"+user, `"timerafter":"soon","data":"data-5c0e"`))
 	}
 	for user := range ids {
@@ -209,9 +210,33 @@ func testTenantHTTPLists(f *tenants) {
 		if status, answer := f.call(attacker, "POST", "/v1/dead-letters/replay", `{"timer":"`+ids[victim]+`"}`); status != http.StatusNotFound {
 			t.Errorf("%s replays the dead letter of %s: status %d: %s, want 404", attacker, victim, status, answer)
 		}
+		for _, op := range []string{"replay", "discard"} {
+			for _, filter := range []string{`"timer":"` + ids[victim] + `"`, `"sequence":1`, `"sequence":2`} {
+				if answer := f.succeed(attacker, "POST", "/v1/bulk/"+op, `{`+filter+`,"dryrun":true}`); strings.Contains(answer, ids[victim]) {
+					t.Errorf("%s selects a dead letter of %s to %s with %s: %s", attacker, victim, op, filter, answer)
+				}
+			}
+		}
+		for seq := range 4 {
+			path := fmt.Sprintf("/v1/dead-letters/%d?timer=%s", seq+1, ids[victim])
+			if status, answer := f.call(attacker, "DELETE", path, ""); status != http.StatusNotFound {
+				t.Errorf("%s discards the dead letter of %s: status %d: %s, want 404", attacker, victim, status, answer)
+			}
+		}
+		if answer := f.succeed(attacker, "GET", "/v1/services", ""); strings.Contains(answer, `"tenant":"`+victim+`"`) {
+			t.Errorf("%s sees the services of %s: %s", attacker, victim, answer)
+		}
 	}
 	if answer := f.succeed("ops", "GET", "/v1/dead-letters", ""); !strings.Contains(answer, ids["acme"]) || !strings.Contains(answer, ids["globex"]) {
 		t.Errorf("the operator's dead letters: %s, want those of all tenants", answer)
+	}
+	for _, c := range []struct{ user, want string }{{"plain", `"matched":0`}, {"acme", `"done":1`}, {"acme-admin", `"matched":0`}, {"globex", `"done":1`}} {
+		if answer := f.succeed(c.user, "POST", "/v1/bulk/cancel", `{"service":"held"}`); !strings.Contains(answer, c.want) {
+			t.Errorf("%s cancels its service: %s, want %s", c.user, answer, c.want)
+		}
+	}
+	if status, answer := f.call("acme-reader", "POST", "/v1/bulk/cancel", `{"service":"held"}`); status != http.StatusForbidden {
+		t.Errorf("a bulk cancel without scope write: status %d: %s, want 403", status, answer)
 	}
 	f.succeed("acme", "POST", "/v1/groups/lists/pause", "")
 	if got := f.succeed("acme", "GET", "/v1/timers?group=lists&state=paused", ""); strings.Count(got, `"state":"paused"`) != 1 {

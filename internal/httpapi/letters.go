@@ -14,9 +14,7 @@ func listDead(q *request) (answer, error) {
 		return answer{}, err
 	}
 	page, err := q.ops.DeadList(q.Context(), list)
-	for i := range page.Dead {
-		page.Dead[i].ErrorData = q.concealText(page.Dead[i].ErrorData)
-	}
+	q.concealDead(page.Dead)
 	return answer{status: http.StatusOK, body: page}, err
 }
 

@@ -58,6 +58,7 @@ func TestAPI(t *testing.T) {
 			"revision": testRevision, "list": testList, "events": testEvents, "batch": testBatch, "sdk": testSDK, "guard": testGuard, "guide": testGuide,
 			"schedule": testSchedule, "update": testUpdate, "group": testGroup, "not modified": testNotModified, "dead": testDead, "rejected": testRejected, "order": testOrderKeys,
 			"flows": testFlows, "flow reset": testFlowReset, "calendars": testCalendars, "stream": testStream, "overview": testOverview,
+			"bulk": testBulk, "bulk dead": testBulkDead,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -13,6 +13,8 @@ type Operations interface {
 	Timers
 	Schedules
 	Letters
+	Bulk
+	Services
 	Flows
 	Calendars
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -43,7 +44,7 @@ func pauseGroup(q *request) (answer, error) {
 		By     string `json:"by"`
 		Cursor string `json:"cursor"`
 	}
-	if err := q.options(&b); err != nil {
+	if err := cmp.Or(q.severalTimers(), q.options(&b)); err != nil {
 		return answer{}, err
 	}
 	page, err := q.ops.PauseGroup(q.Context(), schemas.PauseRequest{Group: q.PathValue("group"), Note: b.Note, By: b.By, Cursor: b.Cursor}, q.caller())
@@ -57,7 +58,7 @@ func resumeGroup(q *request) (answer, error) {
 		By      string `json:"by"`
 		Cursor  string `json:"cursor"`
 	}
-	if err := q.options(&b); err != nil {
+	if err := cmp.Or(q.severalTimers(), q.options(&b)); err != nil {
 		return answer{}, err
 	}
 	page, err := q.ops.ResumeGroup(q.Context(), schemas.ResumeRequest{Group: q.PathValue("group"), CatchUp: b.CatchUp, By: b.By, Cursor: b.Cursor}, q.caller())

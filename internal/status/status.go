@@ -107,7 +107,7 @@ type Totals struct {
 	Dead     uint64 `json:"dead"`
 	Rejected uint64 `json:"rejected"`
 	// DeadExpired counts dead letters that left their stream by age or size without a
-	// replay, RejectedExpired rejected adds that left theirs.
+	// replay or discard, RejectedExpired rejected adds that left theirs.
 	DeadExpired     uint64 `json:"dead_expired"`
 	RejectedExpired uint64 `json:"rejected_expired"`
 	// LastRejected is the time of the newest rejection in the stream.

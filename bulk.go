@@ -1,0 +1,109 @@
+package belfry
+
+import (
+	"context"
+	"iter"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Types of the operations on what a filter selects.
+type (
+	// BulkPage is what became of one page of timers: counts, and the timers that were changed.
+	BulkPage = schemas.BulkReply
+	// BulkDeadPage is what became of one page of dead letters.
+	BulkDeadPage = schemas.BulkDeadReply
+	// BulkCounts are the counts of a page; Add sums them.
+	BulkCounts = schemas.BulkCounts
+	// ServiceInfo describes a service that has callbacks, or messages in a stream.
+	ServiceInfo = schemas.ServiceInfo
+)
+
+// BulkQuery selects timers for [Client.BulkCancel] and [Client.BulkReschedule]: it needs a Service or
+// a Group. Without States it selects pending and paused timers.
+type BulkQuery struct {
+	ListQuery
+	// DryRun changes nothing; the pages have the timers that the query selects.
+	DryRun bool
+}
+
+// request returns the request for a page.
+func (q *BulkQuery) request(cursor string, opts []ControlOption) schemas.BulkRequest {
+	return schemas.BulkRequest{States: q.States, Service: q.Service, Group: q.Group, Schedule: q.schedule(), DryRun: q.DryRun, By: callerName(opts), Cursor: cursor}
+}
+
+// BulkCancel cancels the timers and schedules that a query selects, and yields a page with counts
+// for each request. Nothing is done after the iteration ends. Timers that fire meanwhile, for
+// example, are counted as refused. Each timer is cancelled as by [Client.Cancel]; repeating the
+// call is safe. The iteration ends after the first error: ErrBadRequest, ErrUnavailable.
+func (c *Client) BulkCancel(ctx context.Context, q BulkQuery, opts ...ControlOption) iter.Seq2[BulkPage, error] {
+	return bulk(ctx, c, "bulk.cancel", func(cursor string) any { return q.request(cursor, opts) }, func(p *BulkPage) string { return p.Cursor })
+}
+
+// BulkReschedule gives the timers that a query selects one due time; [After] counts from the first
+// page. It selects no schedules, and no timers that are due then already. It is otherwise as
+// [Client.BulkCancel]. Further errors: ErrInvalidAttribute.
+func (c *Client) BulkReschedule(ctx context.Context, q BulkQuery, when When, opts ...ControlOption) iter.Seq2[BulkPage, error] {
+	return bulk(ctx, c, "bulk.reschedule", func(cursor string) any {
+		return schemas.BulkRescheduleRequest{BulkRequest: q.request(cursor, opts), At: when.at, After: when.after}
+	}, func(p *BulkPage) string { return p.Cursor })
+}
+
+// DeadQuery selects dead letters for [Client.BulkReplay] and [Client.BulkDiscard]. An empty field
+// selects all, but one must be set.
+type DeadQuery struct {
+	// Timer is a timer, a schedule (all its runs), or the timer of a run; see [RunTimerID].
+	Timer   TimerID
+	Service string
+	// Sequence selects one dead letter by DeadLetter.Sequence, ErrorCode those with
+	// DeadLetter.ErrorCode.
+	Sequence  uint64
+	ErrorCode string
+	// DryRun changes nothing; the pages have the dead letters that the query selects.
+	DryRun bool
+}
+
+func (q *DeadQuery) request(cursor string, opts []ControlOption) schemas.BulkDeadRequest {
+	r := schemas.BulkDeadRequest{Service: q.Service, Sequence: q.Sequence, ErrorCode: q.ErrorCode, DryRun: q.DryRun, By: callerName(opts), Cursor: cursor}
+	if !q.Timer.IsZero() {
+		r.TimerRef = ref(q.Timer)
+	}
+	return r
+}
+
+// BulkReplay calls back again for the dead letters that a query selects, with all their attempts,
+// and yields a page with counts for each request. Letters that cannot be replayed stay, and are
+// counted as refused; letters that come later are not selected. It is otherwise as
+// [Client.BulkCancel].
+func (c *Client) BulkReplay(ctx context.Context, q DeadQuery, opts ...ControlOption) iter.Seq2[BulkDeadPage, error] {
+	return c.bulkDead(ctx, "bulk.replay", &q, opts)
+}
+
+// BulkDiscard removes the dead letters that a query selects for good. The records of their timers
+// stay as they are. It is otherwise as [Client.BulkReplay].
+func (c *Client) BulkDiscard(ctx context.Context, q DeadQuery, opts ...ControlOption) iter.Seq2[BulkDeadPage, error] {
+	return c.bulkDead(ctx, "bulk.discard", &q, opts)
+}
+
+func (c *Client) bulkDead(ctx context.Context, verb string, q *DeadQuery, opts []ControlOption) iter.Seq2[BulkDeadPage, error] {
+	return bulk(ctx, c, verb, func(cursor string) any { return q.request(cursor, opts) }, func(p *BulkDeadPage) string { return p.Cursor })
+}
+
+// bulk requests an operation for each page, until an answer has no cursor.
+func bulk[P any](ctx context.Context, c *Client, verb string, request func(cursor string) any, cursorOf func(*P) string) iter.Seq2[P, error] {
+	return pages(func(cursor string) ([]P, string, error) {
+		var page P
+		err := c.call(ctx, verb, request(cursor), &page)
+		return []P{page}, cursorOf(&page), err
+	})
+}
+
+// Services yields the services that have callbacks, or messages in a stream, by name. The iteration
+// ends after the first error: ErrUnavailable.
+func (c *Client) Services(ctx context.Context) iter.Seq2[ServiceInfo, error] {
+	return pages(func(cursor string) ([]ServiceInfo, string, error) {
+		var page schemas.ServiceListReply
+		err := c.call(ctx, "service.list", schemas.ServiceListRequest{Limit: pageSize, Cursor: cursor}, &page)
+		return page.Services, page.Cursor, err
+	})
+}
