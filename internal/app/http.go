@@ -181,6 +181,7 @@ func (a *App) handler() http.Handler {
 	})
 	if a.api != nil {
 		mux.Handle(httpapi.Prefix, a.api)
+		mux.Handle("/", a.newConsole())
 	}
 	return mux
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
+	"github.com/belfryio/belfry/internal/console"
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/status"
@@ -24,8 +26,23 @@ func (a *App) newHTTPAPI() (*httpapi.API, error) {
 	})
 }
 
+// newConsole returns the web pages of a node with the HTTP API.
+func (a *App) newConsole() *console.Console {
+	return console.New(console.Config{
+		Service:   func(id httpapi.Identity, revision uint64) (console.Operations, error) { return a.service(id, revision) },
+		Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP), API: a.api, Status: a.status, Doctor: a.examine,
+		NowMs: func() int64 { return a.time.LatestNs() / int64(time.Millisecond) }, // asked once there is a service
+		Log:   a.component("console"),
+	})
+}
+
 // httpService returns the operations for a caller of the HTTP API.
 func (a *App) httpService(id httpapi.Identity, revision uint64) (httpapi.Operations, error) {
+	return a.service(id, revision)
+}
+
+// service returns the operations for a caller of the HTTP API or the console.
+func (a *App) service(id httpapi.Identity, revision uint64) (*router.Service, error) {
 	s := a.routing.Load()
 	if s == nil {
 		return nil, schemas.Errorf(schemas.CodeUnavailable, "the node is not ready: %s; nothing was done: try again", *a.phase.Load())

@@ -147,13 +147,12 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestProgramIsSmall: the program has no plot library, fonts or HTML templates, because only
-// belfry-bench draws, and no jsm.go, which brings JSON schemas and an expression language
-// (docs/adr/0011).
+// TestProgramIsSmall: the program has no plot library or fonts, because only belfry-bench draws,
+// and no jsm.go, which brings JSON schemas and an expression language (docs/adr/0011).
 func TestProgramIsSmall(t *testing.T) {
 	t.Parallel()
 	for _, dep := range deps(t, "cmd/belfry") {
-		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "html/template", "github.com/nats-io/jsm.go", "github.com/expr-lang/", "gopkg.in/yaml.v3", module + "/internal/bench/report"} {
+		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "github.com/nats-io/jsm.go", "github.com/expr-lang/", "gopkg.in/yaml.v3", module + "/internal/bench/report"} {
 			if dep == not || strings.HasPrefix(dep, strings.TrimSuffix(not, "/")+"/") {
 				t.Errorf("cmd/belfry depends on %s", dep)
 			}

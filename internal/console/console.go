@@ -1,0 +1,282 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/doctor"
+	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/status"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// maxRequests bounds the pages that are made at a time.
+	maxRequests = 64
+	// maxForm bounds the body of a form, in bytes. It must exceed the largest event that a form
+	// of New can send by the encoding of the form.
+	maxForm = 4 << 20
+)
+
+// Operations are the operations of a router; *router.Service has them.
+type Operations interface {
+	httpapi.Operations
+	Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, error)
+}
+
+// Config configures a console. All fields but Loopback and Log are required.
+type Config struct {
+	// Service returns the operations for a caller. They change a timer only at revision, if it is
+	// not 0. An error has a schemas.Code.
+	Service func(id httpapi.Identity, revision uint64) (Operations, error)
+	// Authorize returns the caller of a request that needs a scope: by its header Authorization.
+	// Its error is an *httpapi.Error.
+	Authorize func(r *http.Request, scope string) (httpapi.Identity, error)
+	// Loopback is as in httpapi.Config.
+	Loopback bool
+	// API serves /v1/stream, which the tail follows.
+	API http.Handler
+	// Status and Doctor are as in httpapi.Config.
+	Status func(context.Context) (*status.Status, error)
+	Doctor func(context.Context) ([]doctor.Finding, error)
+	// NowMs is the cluster's time, in Unix milliseconds.
+	NowMs func() int64
+	Log   zerolog.Logger
+}
+
+// Console is the handler of all pages.
+type Console struct {
+	o        Config
+	mux      *http.ServeMux
+	sessions *sessions
+	origin   http.CrossOriginProtection
+	permits  chan struct{}
+	// overviews has an entry for each request that reads the state of everything.
+	overviews chan struct{}
+}
+
+// New returns a console.
+func New(o Config) *Console {
+	c := &Console{o: o, mux: http.NewServeMux(), sessions: newSessions(), permits: make(chan struct{}, maxRequests), overviews: make(chan struct{}, maxOverviews)}
+	for i := range routes {
+		rt := &routes[i]
+		c.mux.HandleFunc(rt.String(), func(w http.ResponseWriter, r *http.Request) { c.serve(rt, w, r) })
+	}
+	c.mux.HandleFunc("GET /tail/events", c.follow)
+	c.mux.HandleFunc("GET /static/{file}", serveStatic)
+	c.mux.HandleFunc("GET /login", c.showLogin)
+	c.mux.HandleFunc("POST /login", c.login)
+	c.mux.HandleFunc("POST /logout", c.logout)
+	c.mux.HandleFunc("/", c.serveNone)
+	return c
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	secure(w.Header())
+	if err := c.origin.Check(r); err != nil {
+		c.fail(&request{Request: r, console: c}, w, httpapi.Refused(http.StatusForbidden, "", "a web page of another site has made this request: "+err.Error()))
+		return
+	}
+	if r.Body != nil {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	}
+	c.mux.ServeHTTP(w, r)
+}
+
+// secure sets the headers of every answer.
+func secure(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+// request is a request for a page.
+type request struct {
+	*http.Request
+	console *Console
+	id      httpapi.Identity
+	ops     Operations
+	// Can are the rights of the caller.
+	can rights
+}
+
+// rights say what a caller may do.
+type rights struct{ Write, Admin, Payload bool }
+
+// serve makes a page, or carries out a change.
+func (c *Console) serve(rt *route, w http.ResponseWriter, r *http.Request) {
+	q := &request{Request: c.authenticated(r), console: c}
+	v, err := q.carryOut(rt)
+	if err != nil {
+		c.fail(q, w, err)
+		return
+	}
+	c.answer(q, w, &v)
+}
+
+// authenticated returns the request with the token of its session. A request that has a header
+// Authorization is from no browser, and has no session.
+func (c *Console) authenticated(r *http.Request) *http.Request {
+	text := c.sessions.token(sessionName(r))
+	if text == "" || r.Header.Get("Authorization") != "" {
+		return r
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+text)
+	return r
+}
+
+// carryOut admits a request and calls the handler of its route.
+func (q *request) carryOut(rt *route) (view, error) {
+	select {
+	case q.console.permits <- struct{}{}:
+		defer func() { <-q.console.permits }()
+	default:
+		return view{}, schemas.Errorf(schemas.CodeUnavailable, "%d pages are being made, which is the limit; nothing was done: try again", maxRequests)
+	}
+	if err := q.admit(rt.scope); err != nil {
+		return view{}, err
+	}
+	if rt.shared && q.id.Tenant != "" {
+		return view{}, httpapi.Refused(http.StatusForbidden, "", "this concerns all tenants; token "+q.id.Name+" is of tenant "+q.id.Tenant)
+	}
+	if err := q.readForm(); err != nil {
+		return view{}, err
+	}
+	revision, err := q.revision()
+	if err != nil {
+		return view{}, err
+	}
+	if q.ops, err = q.console.o.Service(q.id, revision); err != nil {
+		return view{}, err
+	}
+	return rt.handle(q)
+}
+
+// admit sets the caller and its rights.
+func (q *request) admit(scope string) (err error) {
+	o := &q.console.o
+	if q.id, err = o.Authorize(q.Request, scope); err != nil {
+		return err
+	}
+	if err := q.id.AdmitHost(q.Request, o.Loopback); err != nil {
+		return err
+	}
+	has := func(scope string) bool {
+		_, err := o.Authorize(q.Request, scope)
+		return err == nil
+	}
+	q.can = rights{Write: has(token.ScopeWrite), Admin: has(token.ScopeAdmin), Payload: q.id.Payload}
+	return nil
+}
+
+// readForm reads the query and, of a change, the form.
+func (q *request) readForm() error {
+	err := q.ParseForm()
+	switch _, large := errors.AsType[*http.MaxBytesError](err); {
+	case large:
+		return schemas.Errorf(schemas.CodeTooLarge, "the form has more than %d bytes, the limit", maxForm)
+	case err != nil:
+		return schemas.Errorf(schemas.CodeBadRequest, "the form cannot be read: %w", err)
+	}
+	return nil
+}
+
+// caller returns the caller for the history of a timer.
+func (q *request) caller() schemas.Caller { return schemas.Caller{User: q.id.Name} }
+
+// ref returns the timer in the path.
+func (q *request) ref() schemas.TimerRef { return schemas.TimerRef{Timer: q.PathValue("timer")} }
+
+// text returns a field of the form or query, without space around it.
+func (q *request) text(name string) string { return strings.TrimSpace(q.Form.Get(name)) }
+
+// fail answers a request that was not carried out.
+func (c *Console) fail(q *request, w http.ResponseWriter, err error) {
+	status, title, detail := httpapi.Explain(err)
+	if status == http.StatusUnauthorized && q.Method == http.MethodGet && q.Header.Get("HX-Request") == "" {
+		if name := sessionName(q.Request); name != "" {
+			c.sessions.end(name)
+		}
+		http.Redirect(w, q.Request, "/login?next="+url.QueryEscape(q.URL.RequestURI()), http.StatusSeeOther)
+		return
+	}
+	c.answer(q, w, &view{status: status, name: "error", title: title, data: detail})
+}
+
+// serveNone answers a request for a page that does not exist.
+func (c *Console) serveNone(w http.ResponseWriter, r *http.Request) {
+	q := &request{Request: c.authenticated(r), console: c}
+	if err := q.admit(token.ScopeRead); err != nil {
+		c.fail(q, w, err)
+		return
+	}
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		if _, pattern := c.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host}); pattern != "/" && pattern != "" {
+			w.Header().Set("Allow", method)
+			c.answer(q, w, &view{status: http.StatusMethodNotAllowed, name: "error", title: "no such method at this path", data: "This path takes " + method + "."})
+			return
+		}
+	}
+	c.answer(q, w, &view{status: http.StatusNotFound, name: "error", title: "no such page", data: "There is no page at this path."})
+}
+
+// showHome leads to the first page.
+func showHome(*request) (view, error) { return view{location: "/timers"}, nil }
+
+// showLogin is the page to log in.
+func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
+	c.answer(&request{Request: r, console: c}, w, &view{name: "login", title: "Log in", data: loginData{Next: local(r.URL.Query().Get("next"))}})
+}
+
+// loginData is the data of the login page.
+type loginData struct{ Next, Problem string }
+
+// login begins a session with the token of a form.
+func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+	q := &request{Request: r, console: c}
+	if err := q.readForm(); err != nil {
+		c.fail(q, w, err)
+		return
+	}
+	text, next := q.text("token"), local(q.Form.Get("next"))
+	probe := r.Clone(r.Context())
+	probe.Header.Set("Authorization", "Bearer "+text)
+	if _, err := c.o.Authorize(probe, token.ScopeRead); err != nil {
+		status, _, detail := httpapi.Explain(err)
+		c.answer(q, w, &view{status: status, name: "login", title: "Log in", data: loginData{next, detail}})
+		return
+	}
+	c.sessions.end(sessionName(r))
+	http.SetCookie(w, cookie(c.sessions.begin(text), r))
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+// logout ends the session of the request.
+func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
+	c.sessions.end(sessionName(r))
+	http.SetCookie(w, cookie("", r))
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+// local returns a path of this console, with its query; the first page for any other text.
+func local(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
+		return "/"
+	}
+	return cmp.Or(u.RequestURI(), "/")
+}

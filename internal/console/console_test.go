@@ -1,0 +1,72 @@
+package console_test
+
+import (
+	"net/http"
+	"testing"
+)
+
+// TestConsole runs the tests that share a node on loopback, where no token is needed.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	a := startNode(t, nil)
+	b := newBrowser(t, a)
+	t.Run("on one node", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T, *browser){"timer": testTimer, "schedule": testSchedule, "pages": testPages} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, b)
+			})
+		}
+	})
+}
+
+// testTimer: a timer is added, found, moved and cancelled without JavaScript.
+func testTimer(t *testing.T, b *browser) {
+	b.get(t, "/new?in=15m&svc=orders").want(t, 200, "Fires once at")
+	added := b.add(t, "in", "15m", "svc", "orders", "id", "order-17", "source", "/shop", "type", "order.timeout", "data", `{"order":17}`).want(t, 200, "The timer is stored.", "order-17", "&#34;order&#34;: 17")
+	id := added.timer(t)
+	b.get(t, "/timers?q=order-17&source=/shop").want(t, 200, "What happened", id)
+	b.get(t, "/timers?q="+id).want(t, 200, "What happened")
+	b.get(t, "/timers?q=order-17").want(t, 404, "Give the source")
+	b.post(t, "/timers/"+id+"/move", form("in", "30m")).want(t, 200, "another due time", "reschedule")
+	b.post(t, "/timers/"+id+"/pause", form("note", "wait for the bank")).want(t, 200, "wait for the bank", "paused")
+	b.post(t, "/timers/"+id+"/resume", form()).want(t, 200, "pending")
+	b.post(t, "/timers/cancel", form("timer", id)).want(t, 200, "Cancel 1 timers?")
+	b.get(t, "/timers/"+id).want(t, 200, "pending")
+	b.post(t, "/timers/cancel", form("timer", id, "confirm", "yes")).want(t, 200, "1 timers are cancelled")
+	b.get(t, "/timers/"+id).want(t, 200, "cancelled").without(t, "Reschedule", "hx-get=\"/timers")
+	b.post(t, "/timers/"+id+"/cancel", form()).want(t, 200, "cancelled") // as in the API, a repeated cancel is none
+}
+
+// testSchedule: a schedule is made, paused, asked why, edited, triggered and backfilled.
+func testSchedule(t *testing.T, b *browser) {
+	b.get(t, "/new?cron=30+2+*+*+*&tz=Europe/Berlin").want(t, 200, "Times in Europe/Berlin")
+	b.get(t, "/new?cron=30+2+*+*").want(t, 200, `class="problem"`)
+	page := b.add(t, "cron", "30 2 * * *", "tz", "Europe/Berlin", "svc", "reports", "id", "nightly", "source", "/reports").want(t, 200, "Next runs", "The next year", "the clocks change")
+	id := page.timer(t)
+	b.get(t, "/schedules").want(t, 200, "nightly", "30 2 * * *")
+	b.post(t, "/timers/"+id+"/pause", form("note", "migration")).want(t, 200, "Paused: migration")
+	b.get(t, "/timers/"+id+"?at=2027-03-28").want(t, 200, "2027-03-28")
+	b.get(t, "/timers/"+id+"?at=nonsense").want(t, 200, "nonsense")
+	b.post(t, "/timers/"+id+"/resume", form("catchup", "skip")).want(t, 200, "It is resumed.")
+	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin")).want(t, 200, "Before", "After", "04:15")
+	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin", "confirm", "yes", "revision", "1")).want(t, 409)
+	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin", "confirm", "yes")).want(t, 200, "The schedule is changed.", "15 4 * * *")
+	b.post(t, "/timers/"+id+"/trigger", form()).want(t, 200, "A run was asked for.")
+	b.post(t, "/timers/"+id+"/backfill", form("from", "2027-01-01T00:00:00Z", "to", "2027-01-03T00:00:00Z")).want(t, 400)
+	b.get(t, "/timers/"+id+"/runs").want(t, 200, "Runs of")
+	b.post(t, "/timers/"+id+"/cancel", form()).want(t, 200, "cancelled")
+}
+
+// testPages: every page loads without JavaScript, with the headers that protect it.
+func testPages(t *testing.T, b *browser) {
+	for _, path := range []string{"/", "/timers", "/timers?state=fail", "/new", "/schedules", "/dead", "/rejected", "/tail", "/cluster", "/cluster/doctor", "/login"} {
+		p := b.get(t, path).want(t, http.StatusOK, "<main")
+		if got := p.header.Get("Content-Security-Policy"); got == "" {
+			t.Errorf("%s has no Content-Security-Policy", path)
+		}
+		p.without(t, "<script>", "<style", " style=", "onclick")
+	}
+	b.get(t, "/nothing").want(t, 404, "no such page")
+	b.get(t, "/timers/nonsense").want(t, 400, "nonsense")
+}

@@ -1,0 +1,99 @@
+package console
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// cookieName is the cookie with the name of the session.
+	cookieName = "belfry_session"
+	// sessionTime bounds a session from its login.
+	sessionTime = 12 * time.Hour
+	// maxSessions bounds the sessions of a node. A login beyond it ends the oldest session.
+	maxSessions = 1000
+)
+
+// session is a login with a token.
+type session struct {
+	token string
+	ends  time.Time
+}
+
+// sessions are the logins of this node, by the hash of the cookie's value. So who reads the memory of
+// the map's keys has no cookie.
+type sessions struct {
+	mu  sync.Mutex
+	all map[[sha256.Size]byte]session
+	now func() time.Time
+}
+
+func newSessions() *sessions {
+	return &sessions{all: map[[sha256.Size]byte]session{}, now: time.Now}
+}
+
+// begin returns the cookie value of a new session.
+func (s *sessions) begin(token string) string {
+	name := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	s.all[sha256.Sum256([]byte(name))] = session{token, s.now().Add(sessionTime)}
+	return name
+}
+
+// expire removes the sessions that have ended, and the oldest one if there is no room for another.
+func (s *sessions) expire() {
+	var oldest [sha256.Size]byte
+	first := time.Time{}
+	for key, one := range s.all {
+		switch {
+		case !s.now().Before(one.ends):
+			delete(s.all, key)
+		case first.IsZero() || one.ends.Before(first):
+			oldest, first = key, one.ends
+		}
+	}
+	if len(s.all) >= maxSessions {
+		delete(s.all, oldest)
+	}
+}
+
+// token returns the token of a session; "" if there is no such session.
+func (s *sessions) token(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one, ok := s.all[sha256.Sum256([]byte(name))]
+	if !ok || !s.now().Before(one.ends) {
+		return ""
+	}
+	return one.token
+}
+
+// end ends a session.
+func (s *sessions) end(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, sha256.Sum256([]byte(name)))
+}
+
+// cookie returns the cookie of a session; an empty name removes it from the browser.
+func cookie(name string, r *http.Request) *http.Cookie {
+	c := &http.Cookie{Name: cookieName, Value: name, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil, MaxAge: int(sessionTime / time.Second)}
+	if name == "" {
+		c.MaxAge = -1
+	}
+	return c
+}
+
+// sessionName returns the name in the cookie of a request; "" for none.
+func sessionName(r *http.Request) string {
+	c, err := r.Cookie(cookieName)
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}

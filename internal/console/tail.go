@@ -1,0 +1,27 @@
+package console
+
+import (
+	"net/http"
+
+	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/token"
+)
+
+// showTail is the page of events as they fire. Its script follows /tail/events.
+func showTail(q *request) (view, error) {
+	return view{name: "tail", title: "Tail", data: q.text("service")}, nil
+}
+
+// follow sends the fired events of a service as /v1/stream of the API does, which decides about the
+// caller and bounds the streams.
+func (c *Console) follow(w http.ResponseWriter, r *http.Request) {
+	q := &request{Request: c.authenticated(r), console: c}
+	if err := q.admit(token.ScopeRead); err != nil {
+		status, _, detail := httpapi.Explain(err)
+		http.Error(w, detail, status)
+		return
+	}
+	stream := q.Clone(q.Context())
+	stream.URL.Path, stream.URL.RawPath = httpapi.Prefix+"stream", ""
+	c.o.API.ServeHTTP(w, stream)
+}

@@ -1,0 +1,168 @@
+package console
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// pageSize is the number of rows of a list.
+	pageSize = 50
+	// maxBulk bounds the timers of one bulk change.
+	maxBulk = 500
+)
+
+// timersPage is the list of timers, and the form to find one.
+type timersPage struct {
+	Q, Source, Service, Group, State string
+	States                           []string
+	Timers                           []schemas.TimerInfo
+	// NotFound says why Q found nothing.
+	NotFound string
+	// More is the address of the next page.
+	More string
+}
+
+// listTimers is the page of timers. With q it finds one by its timer id, or by its id and source.
+func listTimers(q *request) (view, error) {
+	page := timersPage{Q: q.text("q"), Source: q.text("source"), Service: q.text("service"), Group: q.text("group"), State: q.text("state"), States: stateNames}
+	if page.Q != "" {
+		found, reason, err := q.find(page.Q, page.Source)
+		if err != nil {
+			return view{}, err
+		}
+		if reason == "" {
+			return view{location: "/timers/" + found}, nil
+		}
+		page.NotFound = reason
+		return view{name: "timers", title: "Timers", status: http.StatusNotFound, data: page}, nil
+	}
+	list := schemas.ListRequest{Service: page.Service, Group: page.Group, Cursor: q.text("cursor"), Limit: pageSize}
+	if page.State != "" {
+		state, err := schemas.ParseState(page.State)
+		if err != nil {
+			return view{}, schemas.Errorf(schemas.CodeBadRequest, "state: %w", err)
+		}
+		list.States = []schemas.State{state}
+	}
+	reply, err := q.ops.List(q.Context(), list)
+	if err != nil {
+		return view{}, err
+	}
+	for i := range reply.Timers {
+		q.id.Conceal(&reply.Timers[i])
+	}
+	page.Timers, page.More = reply.Timers, q.more(reply.Cursor)
+	return view{name: "timers", title: "Timers", data: page}, nil
+}
+
+// stateNames are the states that timers can be in.
+var stateNames = func() (names []string) {
+	for s := schemas.State(1); s.Valid(); s++ {
+		names = append(names, s.String())
+	}
+	return names
+}()
+
+// more returns the address of this page at a cursor; "" without one.
+func (q *request) more(cursor string) string {
+	if cursor == "" {
+		return ""
+	}
+	query := q.URL.Query()
+	query.Del("done")
+	query.Set("cursor", cursor)
+	return q.URL.Path + "?" + query.Encode()
+}
+
+// find returns the timer of a text: a timer id, the identity of a run, or the id of an event. Without a
+// source it tries that of timers that came by HTTP without one. reason says why there is none.
+func (q *request) find(text, source string) (timer, reason string, err error) {
+	refs := []schemas.TimerRef{{Timer: text}, {ID: text, Source: cmp.Or(source, httpapi.DefaultSource)}}
+	if source != "" {
+		refs = refs[1:]
+	}
+	for _, ref := range refs {
+		info, err := q.ops.Describe(q.Context(), ref)
+		switch code := schemas.CodeOf(err); {
+		case err == nil:
+			return info.Timer.String(), "", nil
+		case code != schemas.CodeNotFound && code != schemas.CodeInvalidTimerID && code != schemas.CodeBadRequest:
+			return "", "", err
+		}
+	}
+	if source == "" {
+		return "", "No timer has this timer id, and none this id with source " + httpapi.DefaultSource + ". Give the source of the event, too: source and id together name a timer.", nil
+	}
+	return "", "No timer has this id and source. Belfry forgets a timer that has ended after the setting retention.", nil
+}
+
+// bulkPage asks for a confirmation, or says what was done.
+type bulkPage struct {
+	Timers []bulkTimer
+	Done   bool
+	Failed int
+}
+
+// bulkTimer is one timer of a bulk change.
+type bulkTimer struct {
+	schemas.TimerInfo
+	ID26 string // the timer id as it was sent
+	// Problem says why the timer is not changed.
+	Problem string
+}
+
+// cancelMany cancels the selected timers once the form confirms it; before, it shows what it would
+// cancel.
+func cancelMany(q *request) (view, error) {
+	ids := slices.Compact(slices.Sorted(slices.Values(q.PostForm["timer"])))
+	if len(ids) == 0 {
+		return view{}, schemas.Errorf(schemas.CodeBadRequest, "no timer is selected")
+	}
+	if len(ids) > maxBulk {
+		return view{}, schemas.Errorf(schemas.CodeBadRequest, "%d timers are selected; the limit is %d", len(ids), maxBulk)
+	}
+	page := bulkPage{Done: q.text("confirm") == "yes"}
+	for _, id := range ids {
+		t := bulkTimer{ID26: id}
+		ref := schemas.TimerRef{Timer: id}
+		var err error
+		if page.Done {
+			_, err = q.ops.Cancel(q.Context(), schemas.CancelRequest{TimerRef: ref}, q.caller())
+		}
+		info, derr := q.ops.Describe(q.Context(), ref)
+		q.id.Conceal(&info)
+		t.TimerInfo = info
+		switch err = errors.Join(err, derr); {
+		case err != nil:
+			t.Problem = q.id.ConcealText(err.Error())
+		case !page.Done && info.State.Final():
+			t.Problem = fmt.Sprintf("It has ended: %s.", info.State)
+		}
+		if t.Problem != "" {
+			page.Failed++
+		}
+		page.Timers = append(page.Timers, t)
+	}
+	title := fmt.Sprintf("Cancel %d timers?", len(ids)-page.Failed)
+	if page.Done {
+		title = fmt.Sprintf("%d timers are cancelled", len(ids)-page.Failed)
+	}
+	return view{name: "bulk", title: title, data: page}, nil
+}
+
+// query returns an address with parameters.
+func query(path string, pairs ...string) string {
+	values := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		values.Set(pairs[i], pairs[i+1])
+	}
+	return path + "?" + values.Encode()
+}
