@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -224,7 +225,12 @@ func (b *tab) open(path string) {
 // fill replaces the value of a field by typing.
 func (b *tab) fill(selector, text string) {
 	b.t.Helper()
-	b.do(chromedp.WaitVisible(chromedp.CSS(selector)), chromedp.Clear(chromedp.CSS(selector)), chromedp.SendKeys(chromedp.CSS(selector), text))
+	if text == "" {
+		text = kb.Backspace
+	}
+	b.do(chromedp.WaitVisible(chromedp.CSS(selector)), chromedp.Focus(chromedp.CSS(selector)))
+	eval[bool](b, fmt.Sprintf("document.querySelector(%q).select(), true", selector))
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
 // click clicks an element by a CSS selector.
@@ -277,4 +283,3 @@ func (b *tab) describe() string {
 	}
 	return strings.TrimSpace(v)
 }
-
