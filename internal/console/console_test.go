@@ -1,8 +1,16 @@
 package console_test
 
 import (
+	"bufio"
+	"flag"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/console"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestConsole runs the tests that share a node on loopback, where no token is needed.
@@ -11,13 +19,24 @@ func TestConsole(t *testing.T) {
 	a := startNode(t, nil)
 	b := newBrowser(t, a)
 	t.Run("on one node", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *browser){"timer": testTimer, "schedule": testSchedule, "pages": testPages} {
+		for name, test := range map[string]func(*testing.T, *browser){
+			"timer": testTimer, "schedule": testSchedule, "pages": testPages, "xss": testXSS, "cross site": testCrossSite, "tricks": testTricks, "dead": testDead, "tail": testTail,
+			"rejected": func(t *testing.T, b *browser) { testRejected(t, b, a) },
+		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				test(t, b)
 			})
 		}
 	})
+	if t.Failed() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		return // not all have run
+	}
+	for _, name := range console.Templates() {
+		if !b.seen(name) {
+			t.Errorf("no test has loaded the page %s", name)
+		}
+	}
 }
 
 // testTimer: a timer is added, found, moved and cancelled without JavaScript.
@@ -50,10 +69,13 @@ func testSchedule(t *testing.T, b *browser) {
 	b.get(t, "/timers/"+id+"?at=nonsense").want(t, 200, "nonsense")
 	b.post(t, "/timers/"+id+"/resume", form("catchup", "skip")).want(t, 200, "It is resumed.")
 	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin")).want(t, 200, "Before", "After", "04:15")
-	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin", "confirm", "yes", "revision", "1")).want(t, 409)
+	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin", "confirm", "yes", "revision", "1")).want(t, 409, "revision")
 	b.post(t, "/timers/"+id+"/edit", form("cron", "15 4 * * *", "tz", "Europe/Berlin", "confirm", "yes")).want(t, 200, "The schedule is changed.", "15 4 * * *")
 	b.post(t, "/timers/"+id+"/trigger", form()).want(t, 200, "A run was asked for.")
 	b.post(t, "/timers/"+id+"/backfill", form("from", "2027-01-01T00:00:00Z", "to", "2027-01-03T00:00:00Z")).want(t, 400)
+	past := []string{"from", "2026-01-01T00:00:00Z", "to", "2026-01-03T23:00:00Z"}
+	b.post(t, "/timers/"+id+"/backfill", form(past...)).want(t, 200, "Backfill 3 runs?")
+	b.post(t, "/timers/"+id+"/backfill", form(append(past, "confirm", "yes")...)).want(t, 200, "The runs were asked for.")
 	b.get(t, "/timers/"+id+"/runs").want(t, 200, "Runs of")
 	b.post(t, "/timers/"+id+"/cancel", form()).want(t, 200, "cancelled")
 }
@@ -69,4 +91,53 @@ func testPages(t *testing.T, b *browser) {
 	}
 	b.get(t, "/nothing").want(t, 404, "no such page")
 	b.get(t, "/timers/nonsense").want(t, 400, "nonsense")
+}
+
+// testDead: dead letters are grouped by cause, and replayed as a group.
+func testDead(t *testing.T, b *browser) {
+	var repaired atomic.Bool
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !repaired.Load() {
+			w.WriteHeader(http.StatusGone)
+		}
+	}))
+	t.Cleanup(target.Close)
+	ids := form()
+	for _, id := range []string{"dead-1", "dead-2"} {
+		ids.Add("timer", b.add(t, "in", "1ms", "svc", "deadly", "id", id, "callback", target.URL).timer(t))
+	}
+	waittest.Until(t, "both are dead letters", func() bool {
+		return strings.Contains(b.get(t, "/dead?service=deadly").body, "Replay these 2")
+	})
+	repaired.Store(true)
+	b.post(t, "/dead/replay", ids).want(t, 200, "2 dead letters are replayed.")
+	for _, id := range ids["timer"] {
+		waittest.Until(t, "the replay succeeds", func() bool { return strings.Contains(b.get(t, "/timers/"+id).body, "state success") })
+	}
+	b.post(t, "/dead/replay", ids).want(t, 200, "0 dead letters are replayed.", `class="problem"`)
+	b.post(t, "/timers/"+ids.Get("timer")+"/replay", form()).want(t, 404)
+}
+
+// testTail: the tail has the stream of the API.
+func testTail(t *testing.T, b *browser) {
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.base+"/tail/events?service=tailed", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := b.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || got != "text/event-stream" {
+		t.Fatalf("got status %d and %s, want a stream", resp.StatusCode, got)
+	}
+	b.add(t, "in", "1ms", "svc", "tailed", "id", "tailed-1")
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), `"id":"tailed-1"`) {
+			return
+		}
+	}
+	t.Fatalf("the stream ended without the event: %v", lines.Err())
 }

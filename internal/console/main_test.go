@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -52,6 +55,16 @@ func startNode(t *testing.T, change func(*app.Options)) *app.App {
 type browser struct {
 	http *http.Client
 	base string
+	// pages has the names of all pages that were loaded.
+	pages sync.Map
+}
+
+var pageName = regexp.MustCompile(`<body data-page="([a-z]+)">`)
+
+// seen reports whether the browser has loaded a page.
+func (b *browser) seen(name string) bool {
+	_, ok := b.pages.Load(name)
+	return ok
 }
 
 func newBrowser(t *testing.T, a *app.App) *browser {
@@ -62,7 +75,7 @@ func newBrowser(t *testing.T, a *app.App) *browser {
 	}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &browser{&http.Client{Jar: jar, Transport: transport, Timeout: time.Minute}, "http://" + a.HTTPAddr()}
+	return &browser{http: &http.Client{Jar: jar, Transport: transport, Timeout: 2 * waittest.Bound}, base: "http://" + a.HTTPAddr()}
 }
 
 // page is an answer.
@@ -84,6 +97,9 @@ func (b *browser) do(t *testing.T, r *http.Request) page {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m := pageName.FindSubmatch(body); m != nil {
+		b.pages.Store(string(m[1]), true)
 	}
 	return page{resp.StatusCode, string(body), resp.Header, resp.Request.URL.RequestURI()}
 }
