@@ -240,7 +240,7 @@ func TestTenants(t *testing.T) {
 	srv := natstest.Run(t, mode.server)
 	f := startTenants(t, mode, []string{srv.URL()}, 1)
 	testTenants(f)
-	for name, test := range map[string]func(*tenants){"http": testTenantHTTP, "lists": testTenantHTTPLists, "stream": testTenantStream, "payload": testPayload} {
+	for name, test := range map[string]func(*tenants){"http": testTenantHTTP, "console": testTenantConsole, "lists": testTenantHTTPLists, "stream": testTenantStream, "payload": testPayload} {
 		t.Run(name, func(t *testing.T) {
 			f.t = t
 			test(f)

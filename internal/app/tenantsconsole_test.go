@@ -1,0 +1,54 @@
+package app
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// testTenantConsole: on the pages of the console, too, a tenant's token sees and changes only what is the
+// tenant's, and nothing that concerns all tenants.
+func testTenantConsole(f *tenants) {
+	t := f.t
+	ids := map[string]string{}
+	for user, tenant := range map[string]string{"acme": "acme", "globex": "globex", "plain": ""} {
+		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","svc":"console","id":"console-of-`+user+`","source":"/http"}`)
+		ids[user] = schemas.NewTenantTimerID(tenant, "/http", "console-of-"+user).String()
+	}
+	for victim, id := range ids {
+		for attacker := range ids {
+			page := func(method, path string, form url.Values) (int, string) {
+				return f.call(attacker, method, path, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+			}
+			if status, text := page("GET", "/timers?service=console", nil); status != http.StatusOK || strings.Contains(text, "console-of-"+victim) != (attacker == victim) {
+				t.Errorf("%s lists, with a timer of %s: status %d: %s", attacker, victim, status, text)
+			}
+			if status, _ := page("GET", "/timers/"+id, nil); (status == http.StatusOK) != (attacker == victim) {
+				t.Errorf("%s opens the page of a timer of %s: got status %d", attacker, victim, status)
+			}
+			if attacker == victim {
+				continue
+			}
+			for _, path := range []string{"/cancel", "/move", "/fire", "/pause", "/resume", "/replay", "/trigger", "/backfill", "/edit"} {
+				if status, text := page("POST", "/timers/"+id+path, url.Values{"in": {"2h"}, "cron": {"0 9 * * *"}, "from": {"2026-01-01T00:00:00Z"}, "to": {"2026-01-02T00:00:00Z"}, "confirm": {"yes"}}); status != http.StatusNotFound {
+					t.Errorf("%s: POST %s of a timer of %s: got status %d, want 404: %s", attacker, path, victim, status, text)
+				}
+			}
+			if _, text := page("POST", "/timers/cancel", url.Values{"timer": {id}, "confirm": {"yes"}}); !strings.Contains(text, "0 timers are cancelled") {
+				t.Errorf("%s cancels a timer of %s among others: got %s", attacker, victim, text)
+			}
+		}
+		if answer := f.succeed(victim, "GET", "/v1/timers/"+id, ""); !strings.Contains(answer, `"state":"pending"`) {
+			t.Errorf("the timer of %s: got %s, want it pending", victim, answer)
+		}
+	}
+	for _, path := range []string{"/cluster", "/cluster/doctor"} {
+		for _, user := range []string{"acme-admin", "globex"} {
+			if status, text := f.call(user, "GET", path, ""); status != http.StatusForbidden {
+				t.Errorf("%s: GET %s: got status %d, want 403: %s", user, path, status, text)
+			}
+		}
+	}
+}
