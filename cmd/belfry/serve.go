@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,30 +111,46 @@ func (c *cli) announce(a *app.App, o app.Options) error {
 	for i, r := range o.Roles {
 		roles[i] = string(r)
 	}
+	console := consoleURL(a, &o)
 	server, data, profile := "embedded", o.Data, string(o.Profile)
 	if o.NATSURL != "" {
 		server, data = "external", ""
 	}
 	if !isTerminal(c.out) {
-		o.Log.Info().Str("version", version).Str("node", a.Node()).Str("nats", a.NATSURL()).Str("server", server).Str("http", a.HTTPAddr()).
+		o.Log.Info().Str("version", version).Str("node", a.Node()).Str("nats", a.NATSURL()).Str("server", server).Str("http", a.HTTPAddr()).Str("console", console).
 			Str("data", data).Str("profile", profile).Strs("roles", roles).
 			Bool("allow_loopback", o.AllowLoopback).Bool("allow_private", o.AllowPrivate).Stringers("allow_prefixes", stringers(o.AllowPrefixes)).
 			Msg("belfry is running")
 		return nil
 	}
-	http := ""
-	if a.HTTPAddr() != "" {
-		scheme := "http://"
-		if o.HTTPTLS.Cert != "" {
-			scheme = "https://"
-		}
-		http = scheme + a.HTTPAddr() + "  /healthz /readyz /metrics"
+	http := httpURL(a, &o)
+	if http != "" {
+		http += "  /healthz /readyz /metrics /v1"
 	}
 	if _, err := fmt.Fprintf(c.out, "belfry %s is running\n", version); err != nil {
 		return err
 	}
-	return c.printText("  nats", a.NATSURL()+" ("+server+")", "  http", http, "  data", data, "  profile", profileText(o), "  node", a.Node(),
+	return c.printText("  nats", a.NATSURL()+" ("+server+")", "  http", http, "  console", console, "  data", data, "  profile", profileText(o), "  node", a.Node(),
 		"  roles", strings.Join(roles, ", "), "  callbacks", allowed(o), "  stop", "Ctrl-C")
+}
+
+// httpURL returns the address of the HTTP server; "" on a node without one.
+func httpURL(a *app.App, o *app.Options) string {
+	switch {
+	case a.HTTPAddr() == "":
+		return ""
+	case o.HTTPTLS.Cert != "":
+		return "https://" + a.HTTPAddr()
+	}
+	return "http://" + a.HTTPAddr()
+}
+
+// consoleURL returns the address of the console; "" on a node without one.
+func consoleURL(a *app.App, o *app.Options) string {
+	if a.HTTPAddr() == "" || !slices.Contains(o.Roles, app.RoleRouter) {
+		return ""
+	}
+	return httpURL(a, o) + "/"
 }
 
 // profileText describes the failures that acknowledged timers survive.

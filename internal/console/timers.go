@@ -119,8 +119,8 @@ type bulkTimer struct {
 	Problem string
 }
 
-// cancelMany cancels the selected timers once the form confirms it; before, it shows what it would
-// cancel.
+// cancelMany cancels the selected timers once the form confirms it; before, it shows their
+// states.
 func cancelMany(q *request) (view, error) {
 	ids := slices.Compact(slices.Sorted(slices.Values(q.PostForm["timer"])))
 	if len(ids) == 0 {

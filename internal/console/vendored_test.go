@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestVendored: each file of others is the one that vendored.txt describes, with its licence.
+// TestVendored: each file of others has the checksum in vendored.txt, which also has its licence.
 func TestVendored(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile("vendored.txt")
