@@ -12,6 +12,7 @@ import (
 	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -31,9 +32,18 @@ func (a *App) newConsole() *console.Console {
 	return console.New(console.Config{
 		Service:   func(id httpapi.Identity, revision uint64) (console.Operations, error) { return a.service(id, revision) },
 		Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP), API: a.api, Status: a.status, Doctor: a.examine,
-		NowMs: func() int64 { return a.time.LatestNs() / int64(time.Millisecond) }, // asked once there is a service
-		Log:   a.component("console"),
+		History: a.history,
+		NowMs:   func() int64 { return a.time.LatestNs() / int64(time.Millisecond) }, // asked once there is a service
+		Log:     a.component("console"),
 	})
+}
+
+// history returns the search index of this node; nil without one.
+func (a *App) history() visibility.Reader {
+	if v := a.Visibility(); v != nil {
+		return v
+	}
+	return nil
 }
 
 // httpService returns the operations for a caller of the HTTP API.

@@ -155,10 +155,18 @@ func TestLogin(t *testing.T) {
 		reader.post(t, path, form("timer", id, "confirm", "yes", "in", "1h")).want(t, 403)
 	}
 	stranger.get(t, "/tail/events").want(t, 401)
-	stranger.get(t, "/nothing").want(t, 200, "Log in")
+	stranger.get(t, "/nothing").want(t, 200, "Log in").without(t, "<nav")
+	if !stranger.seen("login") {
+		t.Error("the stranger did not see the page to log in")
+	}
 	stranger.login(t, "wrong").want(t, 401, "Log in")
 	stranger.login(t, token.Generate()).want(t, 401)
 	stranger.get(t, "/timers", "Cookie", "belfry_session=guess").want(t, 200, "Log in")
+
+	stranger.get(t, "/timers?state=fail", "Sec-Fetch-Site", "cross-site").want(t, 200, `content="0;url=/timers?state=fail"`).without(t, "<nav", "order-17")
+	if !stranger.seen("reopen") {
+		t.Error("a link of another site did not lead to the page that opens it again")
+	}
 
 	reader.get(t, "/timers/"+id).want(t, 200, "order-17").without(t, "4711", "s3cret", "Cancel the timer", "/move")
 	reader.get(t, "/timers").want(t, 200, "order-17").without(t, "s3cret", "checkbox", `href="/new"`)

@@ -15,6 +15,7 @@ import (
 	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -47,6 +48,8 @@ type Config struct {
 	// Status and Doctor are as in httpapi.Config.
 	Status func(context.Context) (*status.Status, error)
 	Doctor func(context.Context) ([]doctor.Finding, error)
+	// History returns the search index of this node, nil without one.
+	History func() visibility.Reader
 	// NowMs is the cluster's time, in Unix milliseconds.
 	NowMs func() int64
 	Log   zerolog.Logger
@@ -208,8 +211,14 @@ func (q *request) text(name string) string { return strings.TrimSpace(q.Form.Get
 func (c *Console) fail(q *request, w http.ResponseWriter, err error) {
 	status, title, detail := httpapi.Explain(err)
 	if status == http.StatusUnauthorized && q.Method == http.MethodGet && q.Header.Get("HX-Request") == "" {
-		if name := sessionName(q.Request); name != "" {
+		switch name := sessionName(q.Request); {
+		case name != "":
 			c.sessions.end(name)
+		case q.Header.Get("Sec-Fetch-Site") == "cross-site":
+			// The browser keeps the cookie back (SameSite=Strict). It sends it when this page leads to
+			// the same address again.
+			c.answer(q, w, &view{name: "reopen", title: "Belfry", data: local(q.URL.RequestURI())})
+			return
 		}
 		http.Redirect(w, q.Request, "/login?next="+url.QueryEscape(q.URL.RequestURI()), http.StatusSeeOther)
 		return
@@ -239,7 +248,12 @@ func showHome(*request) (view, error) { return view{location: "/timers"}, nil }
 
 // showLogin is the page to log in.
 func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
-	c.answer(&request{Request: r, console: c}, w, &view{name: "login", title: "Log in", data: loginData{Next: local(r.URL.Query().Get("next"))}})
+	next := local(r.URL.Query().Get("next"))
+	if _, err := c.o.Authorize(c.authenticated(r), token.ScopeRead); err == nil {
+		http.Redirect(w, r, next, http.StatusSeeOther) // no login is needed
+		return
+	}
+	c.answer(&request{Request: r, console: c}, w, &view{name: "login", title: "Log in", data: loginData{Next: next}})
 }
 
 // loginData is the data of the login page.
@@ -255,13 +269,16 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	text, next := q.text("token"), local(q.Form.Get("next"))
 	probe := r.Clone(r.Context())
 	probe.Header.Set("Authorization", "Bearer "+text)
-	if _, err := c.o.Authorize(probe, token.ScopeRead); err != nil {
+	id, err := c.o.Authorize(probe, token.ScopeRead)
+	if err != nil {
 		status, _, detail := httpapi.Explain(err)
 		c.answer(q, w, &view{status: status, name: "login", title: "Log in", data: loginData{next, detail}})
 		return
 	}
 	c.sessions.end(sessionName(r))
-	http.SetCookie(w, cookie(c.sessions.begin(text), r))
+	if id.Name != "" { // a node without tokens admits everybody without a session
+		http.SetCookie(w, cookie(c.sessions.begin(text), r))
+	}
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 

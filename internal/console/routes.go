@@ -44,6 +44,9 @@ var otherRoutes = []route{
 	{"GET", "/dead", token.ScopeRead, false, listDead},
 	{"POST", "/dead/replay", token.ScopeWrite, false, replayDead},
 	{"GET", "/rejected", token.ScopeRead, false, listRejected},
+	{"GET", "/now", token.ScopeRead, false, showNow},
+	{"GET", "/upcoming", token.ScopeRead, false, showUpcoming},
+	{"GET", "/services", token.ScopeRead, false, showServices},
 	{"GET", "/tail", token.ScopeRead, false, showTail},
 	{"GET", "/cluster", token.ScopeRead, true, showCluster},
 	{"GET", "/cluster/doctor", token.ScopeAdmin, true, showDoctor},
@@ -51,11 +54,14 @@ var otherRoutes = []route{
 
 // navigation are the pages that every page leads to.
 var navigation = []struct{ Path, Text, scope string }{
+	{"/now", "Now", token.ScopeRead},
 	{"/timers", "Timers", token.ScopeRead},
+	{"/upcoming", "Upcoming", token.ScopeRead},
 	{"/new", "New", token.ScopeWrite},
 	{"/schedules", "Schedules", token.ScopeRead},
 	{"/dead", "Dead letters", token.ScopeRead},
 	{"/rejected", "Rejections", token.ScopeRead},
+	{"/services", "Services", token.ScopeRead},
 	{"/tail", "Tail", token.ScopeRead},
 	{"/cluster", "Cluster", token.ScopeRead},
 }

@@ -27,6 +27,8 @@ type timerPage struct {
 	Commands []command
 	// Replay is true if the timer has a dead letter that can be replayed.
 	Replay bool
+	// From says that the page is from the history, because the record is gone; nil if it is not.
+	From *asOf
 	// Again is the address that answers with this page once the timer has changed; "" if
 	// nothing more happens to it.
 	Again string
@@ -49,6 +51,9 @@ type command struct{ Name, Text string }
 // showTimer is the page of one timer: a schedule has another.
 func showTimer(q *request) (view, error) {
 	info, err := q.ops.Describe(q.Context(), q.ref())
+	if schemas.CodeOf(err) == schemas.CodeNotFound {
+		return showRemembered(q, err)
+	}
 	if err != nil {
 		return view{}, err
 	}
@@ -70,7 +75,7 @@ func showTimer(q *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	page.Steps = stepsOf(&info, &t.Record)
+	page.Steps = stepsOf(&info, t.Record.Epoch)
 	if q.can.Payload {
 		page.Event = eventOf(&t.Record.Body)
 	}
@@ -98,7 +103,8 @@ func (q *request) concealAnswers(answers []schemas.Answer) {
 }
 
 // stepsOf returns the line of proof: each step with its time, and the operations between them.
-func stepsOf(info *schemas.TimerInfo, r *schemas.Record) []step {
+// epoch is the clock epoch of the owner that claimed it.
+func stepsOf(info *schemas.TimerInfo, epoch uint64) []step {
 	var steps []step
 	add := func(s step) { steps = append(steps, s) }
 	if !info.Added.IsZero() {
@@ -114,13 +120,13 @@ func stepsOf(info *schemas.TimerInfo, r *schemas.Record) []step {
 	add(due)
 	if !info.Fired.IsZero() {
 		late := max(info.Fired.UnixMilli()-max(info.Scheduled.UnixMilli(), info.Added.UnixMilli()), 0)
-		add(step{Name: "claimed", At: info.Fired, Kind: "done", Text: fmt.Sprintf("The owner of its shard, in epoch %d, claimed the run %s after it was due.", r.Epoch, formatMs(late))})
-		add(step{Name: "published", At: info.Fired, Kind: "done", Text: fmt.Sprintf("Its event went to %s with the id %s.", schemas.SubjectFired(r.Service), publishedID(info))})
+		add(step{Name: "claimed", At: info.Fired, Kind: "done", Text: fmt.Sprintf("The owner of its shard, in epoch %d, claimed the run %s after it was due.", epoch, formatMs(late))})
+		add(step{Name: "published", At: info.Fired, Kind: "done", Text: fmt.Sprintf("Its event went to %s with the id %s.", schemas.SubjectFired(schemas.TenantService(info.Tenant, info.Service)), publishedID(info))})
 	}
 	for _, a := range info.LastAttempts {
 		s := step{Name: fmt.Sprintf("attempt %d of %d", a.Attempt, info.MaxAttempts), At: a.At, Kind: "good", Answer: a.Response}
 		s.Text = "It took " + formatMs(a.TookMs) + "."
-		if a.Status != 0 {
+		if a.Status != 0 && a.Error == "" { // an error has the status
 			s.Text = fmt.Sprintf("HTTP status %d. %s", a.Status, s.Text)
 		}
 		if a.Error != "" {

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -24,7 +24,14 @@ type timersPage struct {
 	Q, Source, Service, Group, State string
 	States                           []string
 	Timers                           []schemas.TimerInfo
-	// NotFound says why Q found nothing.
+	// Error and Host select by the last error and the callback's host; only with a search index.
+	Error, Host string
+	Indexed     bool
+	// Found are the entries of a search; AsOf says how complete it is.
+	Searched bool
+	Found    []schemas.TimerInfo
+	AsOf     asOf
+	// NotFound says why there is none.
 	NotFound string
 	// More is the address of the next page.
 	More string
@@ -33,16 +40,12 @@ type timersPage struct {
 // listTimers is the page of timers. With q it finds one by its timer id, or by its id and source.
 func listTimers(q *request) (view, error) {
 	page := timersPage{Q: q.text("q"), Source: q.text("source"), Service: q.text("service"), Group: q.text("group"), State: q.text("state"), States: stateNames}
-	if page.Q != "" {
-		found, reason, err := q.find(page.Q, page.Source)
-		if err != nil {
-			return view{}, err
-		}
-		if reason == "" {
-			return view{location: "/timers/" + found}, nil
-		}
-		page.NotFound = reason
-		return view{name: "timers", title: "Timers", status: http.StatusNotFound, data: page}, nil
+	page.Indexed, page.Host = q.index() != nil, q.text("host")
+	if q.can.Payload { // errors are searched as they are, with the paths of callbacks
+		page.Error = q.text("error")
+	}
+	if page.Q != "" || page.Indexed && page.Error+page.Host != "" {
+		return q.findTimers(page)
 	}
 	list := schemas.ListRequest{Service: page.Service, Group: page.Group, Cursor: q.text("cursor"), Limit: pageSize}
 	if page.State != "" {
@@ -82,9 +85,41 @@ func (q *request) more(cursor string) string {
 	return q.URL.Path + "?" + query.Encode()
 }
 
-// find returns the timer of a text: a timer id, the identity of a run, or the id of an event. Without a
-// source it tries that of timers that came by HTTP without one. reason says why there is none.
-func (q *request) find(text, source string) (timer, reason string, err error) {
+// findTimers leads to the only timer that a text names, or lists what the search index has for it.
+func (q *request) findTimers(page timersPage) (view, error) {
+	if page.Q != "" {
+		timer, err := q.find(page.Q, page.Source)
+		if err != nil {
+			return view{}, err
+		}
+		if timer != "" {
+			return view{location: "/timers/" + timer}, nil
+		}
+	}
+	r := q.index()
+	if r == nil {
+		page.NotFound = "No timer has this timer id, and none this id with source " + cmp.Or(page.Source, httpapi.DefaultSource) + ". Source and id together name a timer. " + noHistory
+		return view{name: "timers", title: "Timers", data: page}, nil
+	}
+	found, err := q.search(r, visibility.Query{Text: page.Q, Source: page.Source, Error: page.Error, Host: page.Host, Descending: true, Limit: pageSize, Cursor: q.text("cursor")})
+	if err != nil {
+		return view{}, err
+	}
+	page.Searched, page.AsOf, page.More = true, progressOf(r), q.more(found.Cursor)
+	for i := range found.Entries {
+		page.Found = append(page.Found, found.Entries[i].Timer)
+	}
+	if len(page.Found) > 0 || page.More != "" {
+		return view{name: "timers", title: "Timers", data: page}, nil
+	}
+	page.NotFound = "The search index has no such timer. A text is a whole event id, source or type, or the start of an event id and a *."
+	return view{name: "timers", title: "Timers", data: page}, nil
+}
+
+// find returns the timer with a timer id, the run with an identity, or the timer of the event with an id
+// and source; "" if there is none. Without a source it tries that of timers that came by HTTP without
+// one.
+func (q *request) find(text, source string) (string, error) {
 	refs := []schemas.TimerRef{{Timer: text}, {ID: text, Source: cmp.Or(source, httpapi.DefaultSource)}}
 	if source != "" {
 		refs = refs[1:]
@@ -93,15 +128,12 @@ func (q *request) find(text, source string) (timer, reason string, err error) {
 		info, err := q.ops.Describe(q.Context(), ref)
 		switch code := schemas.CodeOf(err); {
 		case err == nil:
-			return info.Timer.String(), "", nil
+			return info.Timer.String(), nil
 		case code != schemas.CodeNotFound && code != schemas.CodeInvalidTimerID && code != schemas.CodeBadRequest:
-			return "", "", err
+			return "", err
 		}
 	}
-	if source == "" {
-		return "", "No timer has this timer id, and none this id with source " + httpapi.DefaultSource + ". Give the source of the event, too: source and id together name a timer.", nil
-	}
-	return "", "No timer has this id and source. Belfry forgets a timer that has ended after the setting retention.", nil
+	return "", nil
 }
 
 // bulkPage asks for a confirmation, or says what was done.

@@ -64,7 +64,7 @@ var templates = parse()
 func parse() map[string]*template.Template {
 	funcs := template.FuncMap{
 		"rfc": func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }, "plain": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
-		"zoned": zoned, "ms": func(n any) string { return formatMs(n) }, "asset": asset, "url": pathOf, "shell": shellQuote, "millis": millis, "lower": strings.ToLower, "dict": dict,
+		"zoned": zoned, "ms": func(n any) string { return formatMs(n) }, "asset": asset, "url": pathOf, "query": query,
 	}
 	layout := template.Must(template.New("layout").Funcs(funcs).ParseFS(files, "templates/layout.html"))
 	all := map[string]*template.Template{}
@@ -165,9 +165,6 @@ func zoned(t time.Time, zone string) string {
 	return t.In(loc).Format("2006-01-02 15:04:05 MST") + " (" + loc.String() + ")"
 }
 
-// millis returns the time from a to b in milliseconds.
-func millis(a, b time.Time) int64 { return b.Sub(a).Milliseconds() }
-
 // formatMs returns a number of milliseconds as a duration.
 func formatMs(n any) string {
 	switch n := n.(type) {
@@ -188,19 +185,6 @@ func shellQuote(s string) string {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
-// dict returns the arguments of a template with several: names and values in turn.
-func dict(pairs ...any) (map[string]any, error) {
-	m := map[string]any{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		name, ok := pairs[i].(string)
-		if !ok {
-			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
-		}
-		m[name] = pairs[i+1]
-	}
-	return m, nil
 }
 
 // revision returns the revision that a form names; 0 for any.

@@ -26,7 +26,7 @@ import (
 )
 
 // testBound bounds what one test does in the browser.
-const testBound = 5 * time.Minute
+const testBound = 8 * time.Minute
 
 // chrome is the browser that all tests share; nil without one.
 var chrome context.Context

@@ -82,8 +82,9 @@ func TestPages(t *testing.T) {
 	b := openTab(t, a)
 	waitForDead(b, 1)
 	pages := map[string]string{
+		"now": "/now", "upcoming": "/upcoming?span=day", "services": "/services",
 		"timers": "/timers", "timer": "/timers?q=order-17&source=/shop", "failed": "/timers?q=order-16&source=/shop", "new": "/new?cron=30+2+*+*+MON-FRI&tz=Europe/Berlin&svc=reports",
-		"schedules": "/schedules", "schedule": "/timers?q=nightly&source=/reports", "dead": "/dead", "rejected": "/rejected", "tail": "/tail?service=orders", "cluster": "/cluster", "doctor": "/cluster/doctor", "login": "/login",
+		"schedules": "/schedules", "schedule": "/timers?q=nightly&source=/reports", "dead": "/dead", "rejected": "/rejected", "tail": "/tail?service=orders", "cluster": "/cluster", "doctor": "/cluster/doctor",
 	}
 	for _, look := range []struct {
 		scheme string
@@ -94,6 +95,13 @@ func TestPages(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(pages)) {
 			b.open(pages[name])
 			b.ready(name)
+			if name == "services" {
+				waittest.Until(t, "the search index has the services", func() bool {
+					b.open(pages[name])
+					return eval[int](b, `document.querySelectorAll("tbody tr").length`) == 2
+				}, b.describe)
+				b.ready(name)
+			}
 			for _, text := range b.barriers() {
 				t.Errorf("%s, %s, %d pixels: %s", name, look.scheme, look.width, text)
 			}
@@ -130,6 +138,8 @@ func (b *tab) ready(name string) {
 	b.t.Helper()
 	b.until("all times are local", `!document.querySelector("time[datetime]:not([data-local])")`)
 	switch name {
+	case "now":
+		b.until("the problems are there", `document.querySelector(".problems, .good")`)
 	case "cluster":
 		b.until("the findings are there", `document.querySelector(".findings")`)
 	case "schedules":

@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -41,9 +44,13 @@ func TestFindAndCancel(t *testing.T) {
 	add(t, a, `{"in":"1h","svc":"orders","id":"order-17","source":"/shop","data":{"order":17}}`)
 	b := openTab(t, a)
 	b.open("/")
-	b.fill("main input[name=q]", "order-17")
-	b.fill("main input[name=source]", "/shop")
-	b.press("Find")
+	waittest.Until(t, "the search index has the timer", func() bool {
+		b.fill("#find", "order-17")
+		b.do(chromedp.SendKeys(chromedp.CSS("#find"), kb.Enter))
+		b.sees("From the search index.")
+		return eval[bool](b, `!!document.querySelector("tbody a")`)
+	}, b.describe)
+	b.click("tbody a")
 	b.sees("What happened")
 	b.until("the times are local", `document.querySelector("time[data-local]")`)
 	b.press("Cancel the timer")
@@ -138,6 +145,9 @@ func TestPayloadIsHidden(t *testing.T) {
 		b := openTab(t, a)
 		b.open("/timers?q=order-17&source=/shop")
 		b.sees("Log in")
+		for _, text := range b.barriers() {
+			t.Errorf("the login: %s", text)
+		}
 		b.fill("#token", secrets[user])
 		b.press("Log in")
 		b.sees("What happened")

@@ -1,0 +1,96 @@
+package console
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/belfryio/belfry/internal/visibility"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// maxServices bounds the services of the page: for each, it looks up the last result.
+const maxServices = 50
+
+// servicesPage is the page of services.
+type servicesPage struct {
+	Missing  string
+	AsOf     asOf
+	Services []*serviceRow
+	More     int // services that the page leaves out
+}
+
+// serviceRow is a service: its open timers, and the last hour.
+type serviceRow struct {
+	Tenant, Service                    string
+	Pending, Paused, InFlight, Failing int64 // entries now
+	Added, Fired, Succeeded, Failed    int64 // in the last hour
+	Last                               *schemas.TimerInfo
+}
+
+// showServices is the page of services, the one with most failures first.
+func showServices(q *request) (view, error) {
+	r := q.index()
+	if r == nil {
+		return view{name: "services", title: "Services", data: servicesPage{Missing: noHistory}}, nil
+	}
+	now := schemas.TimeOf(q.console.o.NowMs())
+	counts, err := r.Counts(q.Context(), visibility.CountsQuery{Tenant: q.tenant(), From: now.Add(-time.Hour), To: now, Bucket: time.Hour, ByService: true})
+	if err != nil {
+		return view{}, err
+	}
+	page := servicesPage{AsOf: progressOf(r), Services: servicesOf(&counts)}
+	page.More = max(len(page.Services)-maxServices, 0)
+	page.Services = page.Services[:len(page.Services)-page.More]
+	for _, s := range page.Services {
+		found, err := r.Search(q.Context(), visibility.Query{Tenant: &s.Tenant, Service: s.Service, Sort: visibility.SortDone, Descending: true, Limit: 1})
+		if err != nil {
+			return view{}, err
+		}
+		if len(found.Entries) > 0 {
+			q.concealEntry(&found.Entries[0])
+			s.Last = &found.Entries[0].Timer
+		}
+	}
+	return view{name: "services", title: "Services", data: page}, nil
+}
+
+// servicesOf adds up counts by service.
+func servicesOf(counts *visibility.Counts) []*serviceRow {
+	by := map[[2]string]*serviceRow{}
+	row := func(tenant, service string) *serviceRow {
+		key := [2]string{tenant, service}
+		if by[key] == nil {
+			by[key] = &serviceRow{Tenant: tenant, Service: service}
+		}
+		return by[key]
+	}
+	for _, t := range counts.Totals {
+		s := row(t.Tenant, t.Service)
+		switch t.State {
+		case schemas.StatePending:
+			s.Pending += t.Entries
+		case schemas.StatePaused:
+			s.Paused += t.Entries
+		case schemas.StateDelivered:
+			s.InFlight += t.Entries
+		case schemas.StateRetrying:
+			s.Failing += t.Entries
+		default: // an ended timer is in the last hour, or no news
+		}
+	}
+	for i := range counts.Buckets {
+		b := &counts.Buckets[i]
+		s := row(b.Tenant, b.Service)
+		s.Added, s.Fired = s.Added+b.Added, s.Fired+b.Fired
+		s.Succeeded, s.Failed = s.Succeeded+b.Done[schemas.StateSuccess], s.Failed+b.Done[schemas.StateFail]
+	}
+	var all []*serviceRow
+	for _, s := range by {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *serviceRow) int {
+		return cmp.Or(cmp.Compare(b.Failed+b.Failing, a.Failed+a.Failing), cmp.Compare(b.Fired, a.Fired), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Service, b.Service))
+	})
+	return all
+}
