@@ -169,7 +169,6 @@ func TestBadFlows(t *testing.T) {
 	t.Parallel()
 	f, _ := flowFixture(t)
 	type m = map[string]any
-	long := strings.Repeat("x", 129)
 	for _, bad := range []struct {
 		verb string
 		body any
@@ -180,7 +179,7 @@ func TestBadFlows(t *testing.T) {
 		{"set", m{"key": "x"}, "bad_request", "100/1m"},
 		{"set", m{"key": "x", "burst": 3}, "bad_request", "100/1m"},
 		{"set", m{"key": "x", "parallel": 1, "burst": 3}, "bad_request", "burst"},
-		{"set", m{"key": long, "parallel": 1}, "bad_request", "128"},
+		{"set", m{"key": strings.Repeat("x", schemas.MaxFlowPattern+1), "parallel": 1}, "bad_request", "161"},
 		{"set", m{"key": "a b", "parallel": 1}, "bad_request", "letters"},
 		{"set", m{"key": "ü", "parallel": 1}, "bad_request", "letters"},
 		{"set", m{"key": "x", "rate": "100"}, "bad_request", "100"},
