@@ -1,0 +1,7 @@
+// Package kubernetes checks deploy/kubernetes with the types of Kubernetes. It is a module of its own, so that
+// Belfry does not depend on them:
+//
+//	go -C test/deploy/kubernetes test -count=1 .
+//
+// (-count=1, because go test does not notice changes of files outside of the module.)
+package kubernetes
