@@ -37,7 +37,8 @@ func exitCodesTopic() *cobra.Command {
   %d  unreachable: no NATS server, no Belfry router on it, or no answer in time. A change
      may have taken effect; repeating it is safe
   %d  in use: another process uses the address or the data folder
-  %d  unhealthy: belfry doctor or belfry repair found something that must be repaired
+  %d  unhealthy: belfry doctor or belfry repair found something that must be repaired, or
+     belfry health a node that is not ready
   %d  differs: belfry tz diff found schedules whose next runs other zone data changes
 
 The reason is one line on standard error; with -o json it is

@@ -16,8 +16,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// version is the version of the release. The build information has the commit.
-const version = "0.1.0"
+// version is the version of the release. The build of a release sets it (-ldflags -X), and a build of
+// another commit has that of the next release.
+var version = "0.1.0"
 
 func main() {
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00" // milliseconds, because they matter for timers

@@ -31,9 +31,16 @@ func (c *cli) versionCommand() *cobra.Command {
 // unknown is the commit of a build without version control information.
 const unknown = "unknown"
 
+// buildCommit is the revision that a build outside of a clone sets (-ldflags -X): that of an image,
+// whose build has no version control information.
+var buildCommit string
+
 // commit returns the revision of the clone that the program was built from, or the version of
 // the module that "go install" fetched.
 func commit(info *debug.BuildInfo, ok bool) string {
+	if buildCommit != "" {
+		return buildCommit
+	}
 	if !ok {
 		return unknown
 	}
