@@ -111,11 +111,13 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// expand replaces ${NAME:-default} by the default.
+// expand replaces ${NAME:-default} by the default, and ${NAME:?message} by a value.
 func expand(value string) string {
 	return os.Expand(value, func(name string) string {
-		_, fallback, _ := strings.Cut(name, ":-")
-		return fallback
+		if _, fallback, found := strings.Cut(name, ":-"); found {
+			return fallback
+		}
+		return "0123456789abcdef0123456789abcdef"
 	})
 }
 
