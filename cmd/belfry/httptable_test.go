@@ -54,7 +54,7 @@ var commandRoutes = []struct{ command, routes string }{
 // localCommands have no route: they run a node, work on its machine or its files, or on the whole
 // store.
 var localCommands = []string{
-	"serve", "config check", "config print", "token new", "token ls", "bench", "version", "exit-codes",
+	"serve", "config check", "config print", "token new", "token ls", "bench", "health", "size", "version", "exit-codes",
 	"backup", "restore", "repair", "tz diff",
 }
 
