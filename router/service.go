@@ -93,8 +93,10 @@ type Options struct {
 	// of tenants; required if there are any.
 	Accounts    map[string]string
 	TenantDedup DedupCheck
-	Log         zerolog.Logger
-	Registerer  prometheus.Registerer
+	// History is the node's search index; nil for none.
+	History    History
+	Log        zerolog.Logger
+	Registerer prometheus.Registerer
 }
 
 // Bounds of a Service.
@@ -327,12 +329,19 @@ func (s *Service) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, e
 }
 
 // Describe describes a timer. Of a timer that waits for its turn among those of its ordering key it
-// names the timer whose turn it is. Errors: those of Get.
+// names the timer whose turn it is. A timer whose record has expired is of the search index, if the
+// node has one; see schemas.TimerInfo.From. Errors: those of Get.
 func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.TimerInfo, error) {
 		t, err := s.ops.Get(ctx, ref)
 		if err != nil {
-			return schemas.TimerInfo{}, err
+			t, asOf, err := s.expired(ctx, ref, err)
+			if err != nil {
+				return schemas.TimerInfo{}, err
+			}
+			info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
+			info.From, info.AsOf = schemas.FromHistory, asOf
+			return info, nil
 		}
 		info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
 		if t.Record.State.Waits() && t.Record.Schedule != nil {
@@ -380,7 +389,7 @@ func (s *Service) List(ctx context.Context, q schemas.ListRequest) (schemas.List
 			return schemas.ListReply{}, err
 		}
 		calendars := calendarCheck{ctx: ctx, from: s.o.Store}
-		reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
+		reply := schemas.ListReply{From: schemas.FromRecords, Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
 		for _, t := range page.Timers {
 			info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
 			info.LastAttempts = nil // a page has up to MaxListLimit timers

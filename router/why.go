@@ -21,14 +21,22 @@ import (
 func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.WhyReply, err error) {
 		t, err := s.ops.Get(ctx, q.TimerRef)
+		var old string
 		if err != nil {
-			return reply, err
+			var asOf time.Time
+			if t, asOf, err = s.expired(ctx, q.TimerRef, err); err != nil {
+				return reply, err
+			}
+			old = "the record has expired; this is of the history as of " + schemas.FormatTime(asOf.UnixMilli())
 		}
 		if t.Record.Schedule == nil {
 			if q.At != "" {
 				return reply, schemas.Errorf(schemas.CodeBadRequest, "cannot explain a time: timer %s is not a schedule, so it has one time; leave out at", t.ID)
 			}
 			a := whyTimer(&t, s.nowMs())
+			if old != "" {
+				a.Notes = append(a.Notes, old)
+			}
 			if t.Record.Deferred() {
 				a.Notes = append(a.Notes, s.whyDeferred(ctx, t.Record.Deferral.Flow)...)
 			}

@@ -61,6 +61,10 @@ type TimerInfo struct {
 	Origin *OriginInfo `json:"origin,omitempty"`
 	// Revision is the record's revision in its KV bucket.
 	Revision uint64 `json:"revision"`
+	// From is FromHistory for a timer whose record has expired: the answer is then of a node's
+	// search index, which had every change up to AsOf. It is empty for an answer of the record.
+	From string    `json:"from,omitempty"`
+	AsOf time.Time `json:"as_of,omitzero"`
 }
 
 // OutcomeInfo is the result of one attempt of a callback.
@@ -216,6 +220,8 @@ type ListRequest struct {
 
 // ListReply is one page of timers. Cursor is empty on the last page.
 type ListReply struct {
+	// From is FromRecords.
+	From   string      `json:"from"`
 	Timers []TimerInfo `json:"timers"`
 	Cursor string      `json:"cursor,omitempty"`
 }

@@ -18,7 +18,7 @@ import (
 var commandRoutes = []struct{ command, routes string }{
 	{"add", "POST /v1/timers, POST /v1/events"},
 	{"get", "GET /v1/timers, GET /v1/timers/{timer}"},
-	{"ls", "GET /v1/timers"},
+	{"ls", "GET /v1/timers, GET /v1/counts"},
 	{"reschedule", "PATCH /v1/timers, PATCH /v1/timers/{timer}, POST /v1/bulk/reschedule"},
 	{"cancel", "DELETE /v1/timers, DELETE /v1/timers/{timer}, POST /v1/bulk/cancel"},
 	{"pause", "POST /v1/timers/{timer}/pause, POST /v1/groups/{group}/pause"},

@@ -16,6 +16,7 @@ const defaultRows = 100
 
 func (c *cli) lsCommand() *cobra.Command {
 	var q belfry.ListQuery
+	var search searchFlags
 	var states []string
 	var rows int
 	var schedule bool
@@ -23,8 +24,9 @@ func (c *cli) lsCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List timers",
-		Long:    "List timers, selected by state, service and group. The order is that of the store: shard by shard, by the last change.",
+		Long:    "List timers, selected by state, service and group. The order is that of the store: shard by shard, by the last change. The flags of a search ask the search index of a node with role visibility instead, which also has timers whose records have expired; their order is that of due or done.",
 		Example: `  belfry ls --state pending --svc orders
+  belfry ls --search order-17
   belfry ls -n 0 -o json | jq -r .timer`,
 		Args: exactly(0),
 	}
@@ -34,6 +36,7 @@ func (c *cli) lsCommand() *cobra.Command {
 	fs.StringVar(&q.Group, "group", "", "only this group")
 	fs.BoolVar(&schedule, "schedule", false, "only schedules; --schedule=false: no schedules (default: both)")
 	fs.IntVarP(&rows, "limit", "n", defaultRows, "maximum number of timers; 0 for all")
+	search.add(fs)
 	check := func([]string) error {
 		for _, word := range states {
 			state, err := schemas.ParseState(strings.TrimSpace(word))
@@ -45,9 +48,20 @@ func (c *cli) lsCommand() *cobra.Command {
 		if fs.Changed("schedule") {
 			q.OnlySchedules, q.NoSchedules = schedule, !schedule
 		}
+		if err := search.check(&q); err != nil {
+			return err
+		}
 		return checkRows(rows)
 	}
-	return c.talking(cmd, check, func(ctx context.Context, s session) error { return c.listTimers(ctx, s, q, rows) })
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		switch {
+		case search.counts:
+			return c.countTimers(ctx, s, q.Service)
+		case search.asks():
+			return c.searchTimers(ctx, s, search.q, rows)
+		}
+		return c.listTimers(ctx, s, q, rows)
+	})
 }
 
 func checkRows(rows int) error {

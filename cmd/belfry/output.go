@@ -85,6 +85,9 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	for _, a := range t.LastAttempts {
 		pairs = append(pairs, "attempt", attemptLine(a))
 	}
+	if t.From == schemas.FromHistory {
+		pairs = append(pairs, "from", "the history, because the record has expired", "as of", showTime(t.AsOf))
+	}
 	for _, op := range t.History {
 		pairs = append(pairs, "history", historyLine(op))
 	}

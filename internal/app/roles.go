@@ -243,6 +243,9 @@ func (a *App) routerOptions() router.Options {
 		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
 		Log: a.component("router"), Registerer: a.reg,
 	}
+	if a.roles.visibility != nil {
+		o.History = visibility.Answers{Visibility: a.roles.visibility}
+	}
 	if len(a.o.Tenants) > 0 {
 		o.Accounts, o.TenantDedup = a.o.tenantAccounts(), a.store.NewDedupCheck()
 	}

@@ -55,7 +55,7 @@ func TestAPI(t *testing.T) {
 	t.Run("on one node", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *node){
 			"add": testAdd, "key": testIdempotencyKey, "fields": testFields, "query": testQuery, "refusals": testRefusals, "one timer": testOneTimer,
-			"revision": testRevision, "list": testList, "events": testEvents, "batch": testBatch, "sdk": testSDK, "guard": testGuard, "guide": testGuide,
+			"revision": testRevision, "list": testList, "search": testSearch, "events": testEvents, "batch": testBatch, "sdk": testSDK, "guard": testGuard, "guide": testGuide,
 			"schedule": testSchedule, "update": testUpdate, "group": testGroup, "not modified": testNotModified, "dead": testDead, "rejected": testRejected, "order": testOrderKeys,
 			"flows": testFlows, "flow reset": testFlowReset, "calendars": testCalendars, "stream": testStream, "overview": testOverview,
 			"bulk": testBulk, "bulk dead": testBulkDead,

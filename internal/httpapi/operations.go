@@ -25,6 +25,8 @@ type Timers interface {
 	Add(ctx context.Context, header map[string][]string, data []byte) (schemas.AddReply, error)
 	Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error)
 	List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error)
+	Search(ctx context.Context, q schemas.SearchRequest) (schemas.SearchReply, error)
+	Counts(ctx context.Context, q schemas.CountsRequest) (schemas.CountsReply, error)
 	Cancel(ctx context.Context, q schemas.CancelRequest, from schemas.Caller) (store.Timer, error)
 	Reschedule(ctx context.Context, q schemas.RescheduleRequest, from schemas.Caller) (store.Timer, error)
 	Pause(ctx context.Context, q schemas.PauseRequest, from schemas.Caller) (store.Timer, error)

@@ -20,7 +20,8 @@ var routes = slices.Concat(timerRoutes, scheduleRoutes, letterRoutes, bulkRoutes
 
 var timerRoutes = []route{
 	{"POST", "/v1/timers", token.ScopeWrite, fieldNames(), addTimer},
-	{"GET", "/v1/timers", token.ScopeRead, []string{"id", "source", "state", "service", "group", "schedule", "limit", "cursor"}, listOrGet},
+	{"GET", "/v1/timers", token.ScopeRead, slices.Concat([]string{"id", "source", "state", "service", "group", "schedule", "limit", "cursor"}, searchNames), listOrGet},
+	{"GET", "/v1/counts", token.ScopeRead, []string{"service", "from", "to", "bucket", "by_service"}, showCounts},
 	{"DELETE", "/v1/timers", token.ScopeWrite, []string{"id", "source", "by"}, cancelTimer},
 	{"PATCH", "/v1/timers", token.ScopeWrite, []string{"id", "source"}, moveTimer},
 	{"GET", "/v1/timers/{timer}", token.ScopeRead, nil, getTimer},

@@ -6,7 +6,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -153,27 +152,20 @@ func addError(err error, byKey bool) error {
 	return err
 }
 
-// listOrGet is GET /v1/timers: with id and source one timer, otherwise a page of timers.
+// listOrGet is GET /v1/timers: with id and source one timer, with a filter of the search index a page
+// of that, otherwise a page of the records.
 func listOrGet(q *request) (answer, error) {
+	if q.searches() {
+		return searchTimers(q)
+	}
 	if q.query.Has("id") || q.query.Has("source") {
 		return getTimer(q)
 	}
 	list := schemas.ListRequest{Service: q.query.Get("service"), Group: q.query.Get("group"), Cursor: q.query.Get("cursor")}
-	for _, word := range q.query["state"] {
-		state, err := schemas.ParseState(word)
-		if err != nil {
-			return answer{}, badField("state", "%w", err)
-		}
-		list.States = append(list.States, state)
-	}
-	if q.query.Has("schedule") {
-		only, err := strconv.ParseBool(q.query.Get("schedule"))
-		if err != nil {
-			return answer{}, badField("schedule", "must be true or false")
-		}
-		list.Schedule = &only
-	}
 	var err error
+	if list.States, list.Schedule, err = q.selection(); err != nil {
+		return answer{}, err
+	}
 	if list.Limit, err = q.limit(); err != nil {
 		return answer{}, err
 	}

@@ -478,9 +478,11 @@ func (tx *reading) entry(where string, arg any) (e Entry, found bool, err error)
 			return err
 		}
 		found = true
+		e.Record = r
 		e.Timer = schemas.FromRecord(schemas.TimerID(id), &r, revision)
 		if r.State.Final() && r.DoneMs == 0 {
-			e.Timer.Done = schemas.TimeOf(stored)
+			r.DoneMs = stored
+			e.Timer.Done, e.Record = schemas.TimeOf(stored), r
 		}
 		e.Epoch, e.Host, e.Attributes, e.Stored = r.Epoch, hostOf(r.Callback), attributesOf(attributes), schemas.TimeOf(stored)
 		return nil

@@ -76,6 +76,9 @@ type Entry struct {
 	Attributes map[string]string
 	// Stored is when this revision was stored.
 	Stored time.Time
+	// Record is the record as it is stored here: without its event, and without the credentials of
+	// its callback.
+	Record schemas.Record
 }
 
 // Page is one page of entries. Cursor is empty on the last page. The work of one call is bounded, so

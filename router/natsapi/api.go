@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -60,6 +61,9 @@ func (a *api) start() error {
 	own := a.verbs(a.o.Service, false)
 	team := byName(a.verbs(a.o.Service.In(router.Scope{}), false))
 	for _, v := range own {
+		if slices.Contains(ofHistory, v.name) && !a.o.Service.HasHistory() {
+			continue // a node that has an index answers
+		}
 		// micro's names are tokens, without dots.
 		name := strings.ReplaceAll(v.name, ".", "-")
 		imports := team[v.name]
@@ -77,6 +81,9 @@ func (a *api) start() error {
 	return a.startTenants()
 }
 
+// ofHistory lists the verbs that only nodes with a search index serve.
+var ofHistory = []string{"search", "counts"}
+
 // verb is an operation of the API.
 type verb struct {
 	name, doc string
@@ -92,6 +99,8 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Describe))},
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
 		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
+		{"search", "timers by id alone, text, error, host and times, also after their records have expired; paged", a.serve("search", page(a, s.Search, searchPage))},
+		{"counts", "numbers of timers by state, service and time: {service, from, to, bucket, by_service}", a.serve("counts", query(s.Counts))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
 		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
 		{"order.list", "the ordering keys that have events, and how the event is doing whose turn it is: {service, limit, cursor}; paged", a.serve("order.list", page(a, s.OrderList, orderPage))},
@@ -324,6 +333,10 @@ func bulkDead(r *schemas.BulkDeadReply, n int) int {
 }
 
 func listPage(q *schemas.ListRequest, r *schemas.ListReply) (*int, int) {
+	return &q.Limit, len(r.Timers)
+}
+
+func searchPage(q *schemas.SearchRequest, r *schemas.SearchReply) (*int, int) {
 	return &q.Limit, len(r.Timers)
 }
 
