@@ -142,8 +142,8 @@ func lastEvent(h http.Header) (uint64, error) {
 	return n, nil
 }
 
-// send sends events until the client leaves or takes too long, the token ends, or the server shuts
-// down. The first line has the sequence after which the stream begins, so that a client that comes
+// send sends events until the client leaves or takes too long, the token ends or its rights change, or
+// the server shuts down. The first line has the sequence after which the stream begins, so that a client that comes
 // again misses nothing, even if it has got no event.
 func (s *stream) send(w http.ResponseWriter, after uint64) {
 	defer s.end()
@@ -170,8 +170,10 @@ func (s *stream) send(w http.ResponseWriter, after uint64) {
 		case l := <-s.events:
 			text = s.format(l)
 		case <-beat.C:
-			if _, err := a.o.Authorize(s.q.Request, token.ScopeRead); err != nil {
-				return // the token was removed or has expired
+			// A token that was removed or has expired ends the stream, and so does one with other rights:
+			// the client comes again and gets the events that it may see now.
+			if id, err := a.o.Authorize(s.q.Request, token.ScopeRead); err != nil || id != s.q.id {
+				return
 			}
 			text = ":\n\n"
 		case <-s.q.Context().Done():

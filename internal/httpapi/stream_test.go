@@ -286,3 +286,34 @@ func TestStreamTimeouts(t *testing.T) {
 		t.Errorf("the stream has ended after %d checks of the token, want 4", checks.Load())
 	}
 }
+
+// TestStreamRights: a stream ends when its token gets another tenant or other rights, because it began
+// with those of before.
+func TestStreamRights(t *testing.T) {
+	t.Parallel()
+	was := httpapi.Identity{Name: "x", Payload: true}
+	for name, now := range map[string]httpapi.Identity{
+		"no payload":     {Name: "x"},
+		"all tenants":    {Name: "x", Payload: true, AllTenants: true},
+		"another tenant": {Name: "x", Payload: true, Tenant: "acme"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checks := atomic.Int32{}
+			c, _ := serveStreams(t, silent, func(o *httpapi.Config) {
+				o.Heartbeat = 10 * time.Millisecond
+				o.Authorize = func(*http.Request, string) (httpapi.Identity, error) {
+					if checks.Add(1) > 3 {
+						return now, nil
+					}
+					return was, nil
+				}
+			}, nil)
+			s, _ := c.stream(t, "/v1/stream?service=x")
+			// The stream ends with the first other answer, and not before.
+			if _, _, ok := s.next(t); ok || checks.Load() != 4 {
+				t.Errorf("the stream has ended after %d checks of the token, want 4", checks.Load())
+			}
+		})
+	}
+}
