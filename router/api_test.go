@@ -328,7 +328,8 @@ func TestReplay(t *testing.T) {
 }
 
 // TestUnknownFields: a request with an unknown field is refused, and the answer lists the fields. A
-// misspelled filter would otherwise select everything. So is a request with more than one object.
+// misspelled filter would otherwise select everything. So is a field in the wrong case or twice, and a
+// request with more than one object.
 func TestUnknownFields(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -337,6 +338,8 @@ func TestUnknownFields(t *testing.T) {
 		{"cancel", `{"id":"1","source":"/test","force":true}`, `unknown field "force"`},
 		{"schedule.pause", `{"groups":"g"}`, `unknown field "groups"`},
 		{"dead.list", `{"service":"s","limt":1}`, `unknown field "limt"`},
+		{"list", `{"Limit":1}`, `unknown field "Limit"`},
+		{"dead.replay", `{"service":"s","service":"t"}`, `field "service" twice`},
 		{"calendar.list", `{"name":"c"}`, `no fields`},
 		{"list", `{} {}`, "more data follows the object"},
 		{"list", `{`, "not the JSON object expected"},

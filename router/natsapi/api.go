@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/strictjson"
 	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
@@ -445,19 +445,18 @@ func updater(s *router.Service) handler {
 	}
 }
 
-// decode decodes the JSON object of a request, of which all fields must be fields of Q: a misspelled
-// filter would otherwise select everything. No data is an object without fields. Errors:
+// decode decodes the JSON object of a request, of which all fields must be fields of Q, spelled as there,
+// and occur once: a misspelled filter would otherwise select everything. No data is an object without fields. Errors:
 // bad_request.
 func decode[Q any](r *endpoint.Request) (q Q, err error) {
 	if len(r.Data) == 0 {
 		return q, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(r.Data))
-	d.DisallowUnknownFields()
-	err = d.Decode(&q)
-	if name, unknown := unknownField(err); unknown {
-		return q, schemas.Errorf(schemas.CodeBadRequest, "the request has the unknown field %.80s: this operation has %s", name, fieldsOf[Q]())
+	if wrong := strictjson.Check(r.Data, &q); wrong != nil {
+		return q, schemas.Errorf(schemas.CodeBadRequest, "the request has the %w: this operation has %s", wrong, fieldsOf(wrong.Fields))
 	}
+	d := json.NewDecoder(bytes.NewReader(r.Data))
+	err = d.Decode(&q)
 	if err == nil && len(bytes.TrimSpace(r.Data[d.InputOffset():])) > 0 {
 		err = errors.New("more data follows the object")
 	}
@@ -467,23 +466,8 @@ func decode[Q any](r *endpoint.Request) (q Q, err error) {
 	return q, nil
 }
 
-// unknownField returns the quoted name in the error of a json.Decoder for an unknown field, which
-// has no type of its own.
-func unknownField(err error) (name string, ok bool) {
-	if err == nil {
-		return "", false
-	}
-	return strings.CutPrefix(err.Error(), "json: unknown field ")
-}
-
-// fieldsOf lists the JSON names of the fields of a request.
-func fieldsOf[Q any]() string {
-	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Q]()) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			names = append(names, name)
-		}
-	}
+// fieldsOf lists the names of the fields of an object.
+func fieldsOf(names []string) string {
 	if len(names) == 0 {
 		return "no fields"
 	}
