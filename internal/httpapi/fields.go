@@ -10,7 +10,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/belfryio/belfry/internal/strictjson"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -44,7 +46,7 @@ func fieldOf(attribute string) string {
 	if i := slices.IndexFunc(fields, func(f field) bool { return f.attribute == attribute }); i >= 0 {
 		return fields[i].name
 	}
-	return "attributes/" + attribute
+	return pathOf("attributes", attribute)
 }
 
 // draft is the event of an add that is not a CloudEvent yet: attributes by their names, as JSON,
@@ -58,7 +60,7 @@ type draft struct {
 // draftOf reads the fields of POST /v1/timers.
 func draftOf(body []byte) (draft, error) {
 	d := draft{attributes: map[string]json.RawMessage{}}
-	err := eachMember(body, func(name string, value json.RawMessage) error {
+	err := eachMember(body, "", func(name string, value json.RawMessage) error {
 		switch name {
 		case "data":
 			d.data = value
@@ -71,7 +73,7 @@ func draftOf(body []byte) (draft, error) {
 		}
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 		if i < 0 {
-			return badField(name, "unknown field; the fields are data, data_base64, attributes, %s", strings.Join(append(fieldNames(), "datacontenttype"), ", "))
+			return badField(pathOf(name), "unknown field; the fields are data, data_base64, attributes, %s", strings.Join(append(fieldNames(), "datacontenttype"), ", "))
 		}
 		return d.set(name, fields[i].attribute, value)
 	})
@@ -83,8 +85,8 @@ func (d *draft) extend(members json.RawMessage) error {
 	if string(members) == "null" {
 		return nil
 	}
-	return eachMember(members, func(name string, value json.RawMessage) error {
-		path := "attributes/" + name
+	return eachMember(members, "attributes", func(name string, value json.RawMessage) error {
+		path := pathOf("attributes", name)
 		if name == "specversion" || name == "data" || name == "data_base64" || slices.ContainsFunc(fields, func(f field) bool { return f.attribute == name }) {
 			return badField(path, "this is not an attribute of your own: use the field of the request")
 		}
@@ -99,6 +101,15 @@ func (d *draft) set(path, attribute string, value json.RawMessage) error {
 	}
 	d.attributes[attribute] = value
 	return nil
+}
+
+// pathOf returns a member of the request as Error.Field has it, from the names of the members that lead to it.
+func pathOf(names ...string) string {
+	escaped := make([]string, len(names))
+	for i, name := range names {
+		escaped[i] = strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	}
+	return strings.Join(escaped, "/")
 }
 
 // setDefault sets a string attribute that is missing, null or empty.
@@ -154,11 +165,14 @@ func queryEvent(query url.Values, h http.Header) map[string][]string {
 	return header
 }
 
-// eachMember calls f for each member of a JSON object. A duplicate member is an error, because
-// JSON parsers differ in which of two they use.
-func eachMember(text []byte, f func(name string, value json.RawMessage) error) error {
+// eachMember calls f for each member of a JSON object, which is the member at of the body, or for "" the
+// body. A duplicate member is an error, because JSON parsers differ in which of two they use.
+func eachMember(text []byte, at string, f func(name string, value json.RawMessage) error) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		if at != "" {
+			return badField(at, "must be a JSON object")
+		}
 		return badRequest("the body is not a JSON object")
 	}
 	seen := map[string]bool{}
@@ -173,7 +187,7 @@ func eachMember(text []byte, f func(name string, value json.RawMessage) error) e
 		case err != nil || !ok:
 			return malformed(err)
 		case seen[name]:
-			return badField(name, "this field occurs twice")
+			return badField(strings.TrimPrefix(at+"/"+pathOf(name), "/"), "this field occurs twice")
 		}
 		seen[name] = true
 		if err := f(name, value); err != nil {
@@ -203,14 +217,22 @@ func malformed(err error) error {
 
 // decode decodes the JSON body of a request into v, which must have all of its fields.
 func decode(body []byte, v any) error {
-	if err := eachMember(body, func(string, json.RawMessage) error { return nil }); err != nil {
+	if !utf8.Valid(body) {
+		return badRequest("the body is not UTF-8")
+	}
+	if err := eachMember(body, "", func(string, json.RawMessage) error { return nil }); err != nil {
 		return err
 	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
+	if wrong := strictjson.Check(body, v); wrong != nil {
+		path := pathOf(append(wrong.Path, wrong.Name)...)
+		if wrong.Twice {
+			return badField(path, "this field occurs twice")
+		}
+		return badField(path, "unknown field; the fields are %s", strings.Join(wrong.Fields, ", "))
+	}
+	if err := json.Unmarshal(body, v); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-			return badField(wrong.Field, "must be a %s, not a %s", wrong.Type.Kind(), wrong.Value)
+			return badField(strings.ReplaceAll(wrong.Field, ".", "/"), "must be a %s, not a %s", wrong.Type.Kind(), wrong.Value)
 		}
 		return badRequest("%s", strings.TrimPrefix(err.Error(), "json: "))
 	}

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/router"
@@ -31,7 +31,8 @@ type Error struct {
 	Code, Detail string
 	// Challenge is the header WWW-Authenticate, or "".
 	Challenge string
-	// Field is the field or parameter that the error is about, or "".
+	// Field is the field or parameter that the error is about, or "": a JSON Pointer without its first
+	// slash; see pathOf.
 	Field string
 }
 
@@ -135,7 +136,7 @@ func pointer(field string) string {
 	if field == "" {
 		return ""
 	}
-	return "#/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(field)
+	return "#" + (&url.URL{Fragment: "/" + field}).EscapedFragment()
 }
 
 // problemAnswer is the answer to a request that was not carried out.
