@@ -69,6 +69,9 @@ func testIdempotencyKey(t *testing.T, n *node) {
 	n.send(t, "POST", "/v1/timers", `{"in":"1h","id":"own"}`, "Content-Type", jsonType, "Idempotency-Key", "key-1").want(t, 201, `"id":"own"`)
 	n.send(t, "POST", "/v1/timers", timer, "Content-Type", jsonType, "Idempotency-Key", "").want(t, 400, `"pointer":"#/Idempotency-Key"`)
 	n.send(t, "POST", "/v1/timers", timer, "Content-Type", jsonType, "Idempotency-Key", "a", "Idempotency-Key", "b").want(t, 400)
+	for _, key := range []string{"lat1-\xe9", "lat1-\xe8"} { // which would both become lat1-\ufffd
+		n.send(t, "POST", "/v1/timers", timer, "Content-Type", jsonType, "Idempotency-Key", key).want(t, 422, `"code":"invalid_event"`, `"pointer":"#/Idempotency-Key"`)
+	}
 }
 
 // hook is a callee. It returns its URL, and a channel with the requests and their bodies.

@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -134,6 +135,9 @@ func idempotencyKey(h http.Header) (string, error) {
 	}
 	if len(values) > 1 || key == "" {
 		return "", badField(headerKey, "give one key, and not an empty one")
+	}
+	if !utf8.ValidString(key) { // two such keys could become the same id
+		return "", &Error{Status: http.StatusUnprocessableEntity, Code: string(schemas.CodeInvalidEvent), Field: headerKey, Detail: "the header " + headerKey + " is not UTF-8"}
 	}
 	return key, nil
 }
