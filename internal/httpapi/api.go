@@ -144,6 +144,7 @@ func (q *request) admit(rt *route) (err error) {
 	if q.id, err = q.api.o.Authorize(q.Request, rt.scope); err != nil {
 		return err
 	}
+	q.place.holder = holderOf(q.id)
 	if err = q.api.checkHost(q.id, q.Request); err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ const (
 	MaxBatch      = maxBatch
 	MaxBatchBytes = maxBatchBytes
 	MaxHeldBytes  = maxHeldBytes
+	MaxHeldShare  = maxHeldShare
 
 	MaxOverviews     = maxOverviews
 	MaxStreams       = maxStreams

@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"io"
-	"sync/atomic"
+	"sync"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -18,6 +18,9 @@ const (
 	// maxHeldBytes bounds the bytes of all bodies, and of all answers above smallAnswer, that are
 	// in memory at a time. It must exceed maxBatchBytes, and the largest event, several times.
 	maxHeldBytes = 64 << 20
+	// maxHeldShare bounds those of one tenant, and of one token of the default tenant, so that no caller
+	// keeps the others out. One request alone may exceed it: its body has a bound of its own.
+	maxHeldShare = maxHeldBytes / 4
 	// smallAnswer is the size, in bytes, up to which an answer does not count: the kernel's
 	// buffer of the connection takes it at once.
 	smallAnswer = 16 << 10
@@ -26,14 +29,39 @@ const (
 // places are the limits that requests share.
 type places struct {
 	permits chan struct{}
-	held    atomic.Int64 // bytes
+
+	mu     sync.Mutex
+	held   int64            // bytes
+	shares map[holder]int64 // those of the holders
 }
 
-func newPlaces() *places { return &places{permits: make(chan struct{}, maxRequests)} }
+func newPlaces() *places {
+	return &places{permits: make(chan struct{}, maxRequests), shares: map[holder]int64{}}
+}
+
+// holder is a caller with a share of the bytes: a tenant, or a token of the default tenant. The zero value
+// is a caller that is not known, or needs no token.
+type holder struct{ tenant, token string }
+
+func holderOf(id Identity) holder {
+	if id.Tenant != "" {
+		return holder{tenant: id.Tenant}
+	}
+	return holder{token: id.Name}
+}
+
+// whose names the holder in an error.
+func (h holder) whose() string {
+	if h.tenant != "" {
+		return "tenant " + h.tenant
+	}
+	return "token " + h.token
+}
 
 // place is the share of one request in the limits.
 type place struct {
 	of     *places
+	holder holder // set before the first byte is held
 	inside bool
 	held   int64
 }
@@ -57,28 +85,46 @@ func (p *place) leave() {
 	}
 }
 
-// hold counts n bytes; it reports false, and counts nothing, if they exceed the limit.
-func (p *place) hold(n int64) bool {
-	if p.of.held.Add(n) > maxHeldBytes {
-		p.of.held.Add(-n)
-		return false
+// hold counts n bytes. If they exceed a limit it counts nothing and returns an error of
+// schemas.CodeUnavailable, in which so says what became of the request.
+func (p *place) hold(n int64, so string) error {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	share := p.of.shares[p.holder] // including that of this request
+	switch {
+	case p.of.held+n > maxHeldBytes:
+		return schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients take %d MiB, which is the limit; %s: try again", maxHeldBytes>>20, so)
+	case p.holder != holder{} && share+n > maxHeldShare && share > p.held:
+		return schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients of %s take %d MiB, which is the limit; %s: try again", p.holder.whose(), maxHeldShare>>20, so)
 	}
-	p.held += n
-	return true
+	p.count(n)
+	return nil
 }
 
-// answers returns what the request has, and counts its answer of n bytes. It reports false if there
-// is no memory for that.
-func (p *place) answers(n int) bool {
+// count adds n bytes to those that the request holds; the caller has locked p.of.mu.
+func (p *place) count(n int64) {
+	p.held += n
+	p.of.held += n
+	if p.of.shares[p.holder] += n; p.of.shares[p.holder] == 0 {
+		delete(p.of.shares, p.holder)
+	}
+}
+
+// answers returns what the request has, and counts its answer of n bytes. The error is that of hold.
+func (p *place) answers(n int) error {
 	p.end()
-	return n <= smallAnswer || p.hold(int64(n))
+	if n <= smallAnswer {
+		return nil
+	}
+	return p.hold(int64(n), "the request may have taken effect")
 }
 
 // end returns everything.
 func (p *place) end() {
 	p.leave()
-	p.of.held.Add(-p.held)
-	p.held = 0
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.count(-p.held)
 }
 
 // bodyReader counts the bytes of a body as they arrive.
@@ -90,8 +136,8 @@ type bodyReader struct {
 // Read implements io.Reader. Its own error is of schemas.CodeUnavailable.
 func (r *bodyReader) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
-	if !r.p.hold(int64(n)) {
-		return 0, schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients take %d MiB, which is the limit; nothing was done: try again", maxHeldBytes>>20)
+	if full := r.p.hold(int64(n), "nothing was done"); full != nil {
+		return 0, full
 	}
 	return n, err
 }

@@ -148,3 +148,53 @@ func TestBodyMemory(t *testing.T) {
 		t.Errorf("after the others: got %d %s, want 200", w.Code, w.Body)
 	}
 }
+
+// TestBodyShare: a tenant, and a token of the default tenant, has a share of the memory for bodies, and
+// others are served meanwhile. A single request may exceed the share.
+func TestBodyShare(t *testing.T) {
+	t.Parallel()
+	for _, holder := range [][2]string{{"", "ci"}, {"acme", "ci"}} {
+		o := fakeConfig(fake{add: func() error { return nil }})
+		o.Authorize = func(r *http.Request, _ string) (httpapi.Identity, error) {
+			return httpapi.Identity{Tenant: r.Header.Get("Tenant"), Name: r.Header.Get("Name")}, nil
+		}
+		o.MaxEvent = func() int { return 2 * httpapi.MaxHeldShare }
+		a, err := httpapi.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		post := func(tenant, name string, body io.Reader) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", "/v1/timers?in=1h", body)
+			r.Header.Set("Tenant", tenant)
+			r.Header.Set("Name", name)
+			a.ServeHTTP(w, r)
+			return w
+		}
+		if w := post(holder[0], holder[1], strings.NewReader(strings.Repeat("x", httpapi.MaxHeldShare+1))); w.Code != http.StatusCreated {
+			t.Errorf("%q: one request of more than the share: got %d %s, want 201", holder, w.Code, w.Body)
+		}
+		const slow = 4
+		entered, leave := make(chan int, slow), make(chan struct{})
+		var served sync.WaitGroup
+		for range slow {
+			served.Go(func() { post(holder[0], holder[1], &stuckBody{httpapi.MaxHeldShare / slow, entered, leave}) })
+		}
+		for range slow {
+			waittest.Receive(t, "a slow client", entered)
+		}
+		if w := post(holder[0], holder[1], strings.NewReader("x")); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "16 MiB") {
+			t.Errorf("%q: beyond the share: got %d %s, want 503, Retry-After and the limit", holder, w.Code, w.Body)
+		}
+		for _, other := range [][2]string{{"globex", "ci"}, {"", "other"}, {"", ""}} {
+			if w := post(other[0], other[1], strings.NewReader("x")); w.Code != http.StatusCreated {
+				t.Errorf("%q while %q has its share: got %d %s, want 201", other, holder, w.Code, w.Body)
+			}
+		}
+		close(leave)
+		served.Wait()
+		if w := post(holder[0], holder[1], strings.NewReader("x")); w.Code != http.StatusCreated {
+			t.Errorf("%q after the others: got %d %s, want 201", holder, w.Code, w.Body)
+		}
+	}
+}

@@ -169,9 +169,11 @@ func (a *API) finish(route string, pl *place, w http.ResponseWriter, ans answer)
 		return
 	}
 	b, err := ans.encode()
-	if err == nil && !pl.answers(len(b)) {
-		ans = problemAnswer(schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients take %d MiB, which is the limit; the request may have taken effect: try again", maxHeldBytes>>20))
-		b, err = ans.encode()
+	if err == nil {
+		if full := pl.answers(len(b)); full != nil {
+			ans = problemAnswer(full)
+			b, err = ans.encode()
+		}
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
