@@ -151,7 +151,7 @@ func (q *request) admit(rt *route) (err error) {
 	if q.query, err = parameters(q.URL.RawQuery, rt.params); err != nil {
 		return err
 	}
-	if q.revision, q.ifMatch, err = revisionOf(q.Header, rt.method); err != nil {
+	if q.revision, q.ifMatch, err = revisionOf(q.Header, rt); err != nil {
 		return err
 	}
 	q.ops, err = q.api.o.Service(q.id, q.revision)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,15 +13,36 @@ import (
 // etag returns the ETag of a timer: its revision in quotes.
 func etag(revision uint64) string { return strconv.Quote(strconv.FormatUint(revision, 10)) }
 
+// comparing are the changes that compare the revision of If-Match.
+var comparing = []string{
+	"DELETE /v1/timers", "PATCH /v1/timers", "DELETE /v1/timers/{timer}", "PATCH /v1/timers/{timer}", "PUT /v1/timers/{timer}",
+	"POST /v1/timers/{timer}/pause", "POST /v1/timers/{timer}/resume", "POST /v1/timers/{timer}/trigger", "POST /v1/timers/{timer}/backfill",
+	"PUT /v1/flows/{key}", "DELETE /v1/flows/{key}", "POST /v1/flows/{key}/pause", "POST /v1/flows/{key}/resume",
+	"PUT /v1/calendars/{name}", "DELETE /v1/calendars/{name}",
+}
+
+// creating are those of them that also make what they change, so they cannot compare If-Match: *.
+var creating = []string{"PUT /v1/flows/{key}", "PUT /v1/calendars/{name}", "POST /v1/flows/{key}/pause"}
+
 // revisionOf returns the revision in the header If-Match of a change, 0 for any. given is false
-// without one.
-func revisionOf(h http.Header, method string) (revision uint64, given bool, err error) {
+// without one. A precondition that the change would not compare is an error.
+func revisionOf(h http.Header, rt *route) (revision uint64, given bool, err error) {
 	values := h.Values("If-Match")
-	if len(values) == 0 || method == http.MethodGet {
+	switch {
+	case rt.method == http.MethodGet:
 		return 0, false, nil
+	case len(h.Values("If-None-Match")) > 0:
+		return 0, false, badField("If-None-Match", "only GET of a timer compares this header: leave it out")
+	case len(values) == 0:
+		return 0, false, nil
+	case !slices.Contains(comparing, rt.String()):
+		return 0, false, badField("If-Match", "this request compares no revision: leave the header out")
 	}
 	text := strings.TrimSpace(values[0])
 	if len(values) == 1 && text == "*" {
+		if slices.Contains(creating, rt.String()) {
+			return 0, false, badField("If-Match", "this request makes what does not exist: give the ETag of an answer instead of *")
+		}
 		return 0, true, nil
 	}
 	digits, quoted := strings.CutPrefix(text, `"`)

@@ -318,3 +318,39 @@ func TestConcealText(t *testing.T) {
 		}
 	}
 }
+
+// TestPreconditions: a change refuses a precondition that it does not compare, so that no caller takes itself
+// for protected. The document names the header If-Match of exactly the other changes.
+func TestPreconditions(t *testing.T) {
+	t.Parallel()
+	d, err := the()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := serveFake(t, fake{}, nil)
+	for _, route := range httpapi.Routes() {
+		method, path, _ := strings.Cut(route, " ")
+		if method == "GET" {
+			continue
+		}
+		pointer, _ := d.operation(method, path)
+		compares := false
+		params, _ := d.at(pointer, "parameters")
+		list, _ := params.([]any) // an operation may have none
+		for i := range list {
+			p, _ := d.at(pointer, "parameters", strconv.Itoa(i))
+			compares = compares || p.(map[string]any)["name"] == "If-Match"
+		}
+		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
+		c.send(t, method, path, "{}", "Content-Type", jsonType, "If-None-Match", "*").want(t, 400, `"pointer":"#/If-None-Match"`)
+		want := "compares no revision"
+		if compares {
+			want = "is not the ETag of an answer"
+		}
+		c.send(t, method, path, "{}", "Content-Type", jsonType, "If-Match", "x").want(t, 400, `"pointer":"#/If-Match"`, want)
+	}
+	for _, route := range []string{"PUT /v1/flows/x", "PUT /v1/calendars/x", "POST /v1/flows/x/pause"} {
+		method, path, _ := strings.Cut(route, " ")
+		c.send(t, method, path, "{}", "Content-Type", jsonType, "If-Match", "*").want(t, 400, `"pointer":"#/If-Match"`)
+	}
+}
