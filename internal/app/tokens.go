@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/token"
 )
 
@@ -38,13 +39,19 @@ func (a *App) authorize(r *http.Request, scope string) (token.Identity, error) {
 }
 
 // mayObserve returns an error for a caller that may not see metrics and the details of
-// readiness. They concern all tenants.
+// readiness. They concern all tenants. A caller without a token must name this host by loopback, so that no
+// web site reads them; see httpapi's guard.go.
 func (a *App) mayObserve(r *http.Request) error {
 	id, err := a.authorize(r, token.ScopeRead)
-	if err == nil && id.Tenant != "" {
+	switch {
+	case err != nil:
+		return err
+	case id.Tenant != "":
 		return token.Forbidden("this concerns all tenants; token " + id.Name + " is of tenant " + id.Tenant)
+	case id.Name == "" && OnLoopback(a.o.HTTP) && !httpapi.LoopbackHost(r.Host):
+		return &token.Error{Status: http.StatusForbidden, Reason: "without a token the header Host must be localhost or a loopback address, so that no web site can reach Belfry by a name of its own"}
 	}
-	return err
+	return nil
 }
 
 // refuse answers a request that authorize has refused.

@@ -62,3 +62,39 @@ func TestTokensOfTenants(t *testing.T) {
 		t.Errorf("a token of a tenant that does not exist: got error %v, want one with line 2 and its tenant", err)
 	}
 }
+
+// TestObserveByOtherName: without tokens, a request that names this host by anything but loopback, as that of
+// a web site whose name points here, gets no metrics and no details of readiness. Probes get the status.
+func TestObserveByOtherName(t *testing.T) {
+	t.Parallel()
+	a, err := New(Options{NATSURL: "nats://127.0.0.1:1", HTTP: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, a) })
+	get := func(path, host string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		a.handler().ServeHTTP(w, r)
+		return w
+	}
+	for _, host := range []string{"localhost:8420", "127.0.0.1", "[::1]:8420"} {
+		if w := get("/metrics", host); w.Code != http.StatusOK {
+			t.Errorf("/metrics with Host %s: got status %d: %s, want 200", host, w.Code, w.Body)
+		}
+		if w := get("/readyz", host); !strings.Contains(w.Body.String(), "phase") {
+			t.Errorf("/readyz with Host %s: got %s, want details", host, w.Body)
+		}
+	}
+	const other = "evil.example:8420"
+	if w := get("/metrics", other); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "Host") {
+		t.Errorf("/metrics with Host %s: got status %d: %s, want 403 and the header", other, w.Code, w.Body)
+	}
+	if w := get("/readyz", other); w.Code != http.StatusServiceUnavailable || w.Body.String() != "{\"ready\":false}\n" {
+		t.Errorf("/readyz with Host %s: got status %d: %s, want only the status", other, w.Code, w.Body)
+	}
+	if w := get("/healthz", other); w.Code != http.StatusOK {
+		t.Errorf("/healthz with Host %s: got status %d, want 200", other, w.Code)
+	}
+}

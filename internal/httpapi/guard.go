@@ -28,15 +28,15 @@ func (a *API) checkOrigin(r *http.Request) error {
 
 // checkHost refuses a caller without a name that names this host by anything but loopback.
 func (a *API) checkHost(id Identity, r *http.Request) error {
-	if !a.o.Loopback || id.Name != "" || loopbackHost(r.Host) {
+	if !a.o.Loopback || id.Name != "" || LoopbackHost(r.Host) {
 		return nil
 	}
 	return &Error{Status: http.StatusForbidden, Code: codeForbidden, Detail: "without a token the header Host must be localhost or a loopback address, so that no web site can reach Belfry by a name of its own"}
 }
 
-// loopbackHost reports whether a Host header, with or without a port, is localhost or a loopback
+// LoopbackHost reports whether a Host header, with or without a port, is localhost or a loopback
 // address.
-func loopbackHost(host string) bool {
+func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
