@@ -100,6 +100,7 @@ type stream struct {
 // streamFired is GET /v1/stream.
 func streamFired(q *request) (answer, error) {
 	if q.Method != http.MethodGet { // HEAD has the same route
+		q.w.Header().Set("Allow", http.MethodGet)
 		return answer{}, &Error{Status: http.StatusMethodNotAllowed, Code: codeNoMethod, Detail: "this path takes GET"}
 	}
 	after, err := lastEvent(q.Header)

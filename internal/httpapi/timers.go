@@ -54,6 +54,11 @@ func (a *added) answer() answer {
 
 // body reads the body of a request, up to limit bytes. The request has no place meanwhile.
 func (q *request) body(limit int) ([]byte, error) {
+	for _, coding := range q.Header.Values("Content-Encoding") {
+		if !strings.EqualFold(coding, "identity") {
+			return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: codeMediaType, Field: "Content-Encoding", Detail: "send the body without Content-Encoding: it would be stored as it is"}
+		}
+	}
 	q.place.leave()
 	b, err := io.ReadAll(&bodyReader{http.MaxBytesReader(q.w, q.Body, int64(limit)), &q.place})
 	switch _, large := errors.AsType[*http.MaxBytesError](err); {

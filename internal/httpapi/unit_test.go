@@ -354,3 +354,23 @@ func TestPreconditions(t *testing.T) {
 		c.send(t, method, path, "{}", "Content-Type", jsonType, "If-Match", "*").want(t, 400, `"pointer":"#/If-Match"`)
 	}
 }
+
+// TestContentEncoding: a compressed body is refused, because it would be stored compressed.
+func TestContentEncoding(t *testing.T) {
+	t.Parallel()
+	c := serveFake(t, fake{add: func() error { return nil }}, nil)
+	for _, path := range []string{"/v1/timers?in=1h", "/v1/timers", "/v1/events", "/v1/dead-letters/replay"} {
+		c.send(t, "POST", path, "{}", "Content-Type", jsonType, "Content-Encoding", "gzip").want(t, 415, `"unsupported_media_type"`, `"pointer":"#/Content-Encoding"`)
+	}
+	c.send(t, "POST", "/v1/timers?in=1h", "{}", "Content-Encoding", "identity").want(t, 201)
+}
+
+// TestStreamHead: HEAD of a stream, which has no end, is refused with the method that the path takes.
+func TestStreamHead(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	newFakeAPI(t, fake{}).ServeHTTP(w, httptest.NewRequest("HEAD", "/v1/stream?service=x", nil))
+	if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET" {
+		t.Errorf("got %d and Allow %q, want 405 and GET", w.Code, w.Header().Get("Allow"))
+	}
+}
