@@ -121,6 +121,23 @@ func testTenantHTTP(f *tenants) {
 				}
 			}
 		}
+		for _, query := range []string{"?q=17", "?id=17", "?source=/http", "?q=1*&limit=100", "?sort=due&limit=100", "?service=orders&sort=due"} {
+			var answer string
+			waittest.Until(t, victim+" finds "+query, func() bool {
+				answer = f.succeed(victim, "GET", "/v1/timers"+query, "")
+				return strings.Contains(answer, id)
+			}, func() string { return answer })
+			for other, theirs := range ids {
+				if other != victim && strings.Contains(answer, theirs) {
+					t.Errorf("%s: search %s has the timer of %s: %s", victim, query, other, answer)
+				}
+			}
+		}
+		for other, tenant := range owners {
+			if answer := f.succeed(victim, "GET", "/v1/counts", ""); other != victim && tenant != "" && strings.Contains(answer, `"tenant":"`+tenant+`"`) {
+				t.Errorf("%s: counts have those of tenant %s: %s", victim, tenant, answer)
+			}
+		}
 		for _, service := range []string{"acme=orders", "globex=orders", "=orders"} {
 			if status, answer := f.call(victim, "GET", "/v1/timers?service="+service, ""); status != http.StatusBadRequest {
 				t.Errorf("%s: list of service %s: status %d: %s, want 400", victim, service, status, answer)

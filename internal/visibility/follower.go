@@ -346,14 +346,18 @@ func (f *follower) stopTails() {
 	f.tails = nil
 }
 
-// wait waits until it is time to write.
+// wait waits until it is time to write: after the pause that the last writing demands, when the queue
+// is full or writePace has passed.
 func (f *follower) wait(ctx context.Context) error {
-	wake := f.queue.wake
-	next := f.wrote.Add(writePace)
-	if f.busyUntil.After(time.Now()) {
-		next, wake = later(next, f.busyUntil), nil
+	if err := waitFor(ctx, f.busyUntil, nil); err != nil {
+		return err
 	}
-	timer := time.NewTimer(time.Until(next))
+	return waitFor(ctx, f.wrote.Add(writePace), f.queue.wake)
+}
+
+// waitFor waits until a time, or until wake has a value.
+func waitFor(ctx context.Context, until time.Time, wake <-chan struct{}) error {
+	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

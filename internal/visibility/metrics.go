@@ -15,7 +15,7 @@ type metrics struct {
 
 // newMetrics registers the metrics, unless r is nil.
 func newMetrics(r prometheus.Registerer, progress func() Progress) (*metrics, error) {
-	name := func(n string) string { return prometheus.BuildFQName("belfry", "visibility", n) }
+	name := func(n string) string { return prometheus.BuildFQName("belfry", "", n) }
 	counter := func(n, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name(n), Help: help})
 	}
@@ -23,24 +23,24 @@ func newMetrics(r prometheus.Registerer, progress func() Progress) (*metrics, er
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name(n), Help: help}, func() float64 { return f(progress()) })
 	}
 	m := &metrics{
-		rows:      counter("written_total", "Changes of timers that were written to the search index."),
-		coalesced: counter("coalesced_total", "Changes of timers that a later change replaced before they were written to the search index."),
-		pruned:    counter("pruned_total", "Entries that were removed from the search index for their age or its size."),
-		seconds:   counter("write_seconds_total", "Time spent on writing the search index, in seconds."),
+		rows:      counter("visibility_written_total", "Changes of timers that were written to the search index."),
+		coalesced: counter("visibility_coalesced_total", "Changes of timers that a later change replaced before they were written to the search index."),
+		pruned:    counter("visibility_pruned_total", "Entries that were removed from the search index for their age or its size."),
+		seconds:   counter("visibility_write_seconds_total", "Time spent on writing the search index, in seconds."),
 	}
 	all := []prometheus.Collector{m.rows, m.coalesced, m.pruned, m.seconds,
-		gauge("entries", "Entries of the search index.", func(p Progress) float64 { return float64(p.Rows) }),
-		gauge("bytes", "Size of the file of the search index, in bytes.", func(p Progress) float64 { return float64(p.Bytes) }),
-		gauge("behind", "Messages of the shards' streams after the offsets of the search index.", func(p Progress) float64 { return float64(p.Behind) }),
-		gauge("as_of_seconds", "Time up to which the search index has every change, in seconds since 1970; 0 before it is known.", func(p Progress) float64 {
+		gauge("visibility_entries", "Entries of the search index.", func(p Progress) float64 { return float64(p.Rows) }),
+		gauge("visibility_bytes", "Size of the file of the search index, in bytes.", func(p Progress) float64 { return float64(p.Bytes) }),
+		gauge("visibility_behind", "Messages of the shards' streams after the offsets of the search index.", func(p Progress) float64 { return float64(p.Behind) }),
+		gauge("visibility_as_of_seconds", "Time up to which the search index has every change, in seconds since 1970; 0 before it is known.", func(p Progress) float64 {
 			if p.AsOf.IsZero() {
 				return 0
 			}
 			return float64(p.AsOf.UnixMilli()) / 1000
 		}),
-		gauge("counting", "1 while timers change faster than the search index can be written, and outcomes are counted only.", func(p Progress) float64 { return flag(p.CountsOnly) }),
-		gauge("failing", "1 while the search index cannot be written.", func(p Progress) float64 { return flag(p.Problem != "") }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name("dropped_total"), Help: "Changes that were counted only, and read again later, because the search index could not keep up."}, func() float64 { return float64(progress().Skipped) }),
+		gauge("visibility_counting", "1 while timers change faster than the search index can be written, and outcomes are counted only.", func(p Progress) float64 { return flag(p.CountsOnly) }),
+		gauge("visibility_failing", "1 while the search index cannot be written.", func(p Progress) float64 { return flag(p.Problem != "") }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "belfry", Name: "visibility_dropped_total", Help: "Changes that were counted only, and read again later, because the search index could not keep up."}, func() float64 { return float64(progress().Skipped) }),
 	}
 	if r == nil {
 		return m, nil

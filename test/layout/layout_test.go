@@ -116,11 +116,12 @@ func TestImports(t *testing.T) {
 	}{
 		{"schemas", []string{"router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"scheduler/wheel", []string{"schemas", "router", "functions", "internal/", "cmd/"}},
-		{"router", []string{"scheduler", "functions", "internal/app", "internal/endpoint", "cmd/"}},
+		{"router", []string{"scheduler", "functions", "internal/app", "internal/endpoint", "internal/visibility", "cmd/"}},
 		{"router/natsapi", []string{"scheduler", "functions", "internal/app", "cmd/"}},
 		{"scheduler", []string{"router", "functions", "internal/app", "cmd/"}},
 		{"functions", []string{"router", "scheduler", "internal/app", "cmd/"}},
 		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/visibility", []string{"router", "scheduler", "functions", "internal/app", "internal/httpapi", "cmd/"}},
 		{"internal/jet", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"internal/doctor", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/calendar", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},

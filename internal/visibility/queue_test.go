@@ -1,0 +1,133 @@
+package visibility
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// buckets are buckets of one shard in memory: the last record of each timer, in the order of the
+// revisions.
+type buckets struct {
+	mu       sync.Mutex
+	changed  chan struct{}
+	revision uint64
+	records  map[schemas.TimerID]store.Timer
+}
+
+func newBuckets() *buckets {
+	return &buckets{changed: make(chan struct{}), records: map[schemas.TimerID]store.Timer{}}
+}
+
+// put stores timers that are done.
+func (b *buckets) put(from, to int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := from; i < to; i++ {
+		b.revision++
+		id := schemas.NewTimerID("/q", fmt.Sprint(i))
+		r := schemas.Record{Definition: schemas.Definition{Service: "s", Source: "/q", EventID: fmt.Sprint(i), Type: "t", AddedMs: base}}
+		r.State, r.DueMs, r.FiredMs, r.DoneMs, r.Run = schemas.StateSuccess, base, base, base, 1
+		b.records[id] = store.Timer{ID: id, Rev: b.revision, StoredMs: base, Record: r}
+	}
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *buckets) Geometry() schemas.Geometry {
+	g := schemas.DefaultGeometry()
+	g.Shards = 1
+	return g
+}
+
+func (b *buckets) Retention() time.Duration { return time.Hour }
+
+func (b *buckets) Newest(context.Context, int) (store.Newest, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return store.Newest{Stream: "x", Revision: b.revision, LastSeq: b.revision, AtMs: base}, nil
+}
+
+func (b *buckets) EachOpen(context.Context, int, uint64, func(uint64)) error { return nil }
+
+func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Duration, fn func(store.Timer)) (*store.Tail, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			b.mu.Lock()
+			changed := b.changed
+			byRevision := map[uint64]store.Timer{}
+			last := b.revision
+			for _, t := range b.records {
+				byRevision[t.Rev] = t
+			}
+			b.mu.Unlock()
+			for ; after < last && ctx.Err() == nil; after++ {
+				if t, ok := byRevision[after+1]; ok {
+					fn(t)
+				}
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return store.NewTail(cancel, done), nil
+}
+
+// TestCountsThenCatchesUp: when more timers change than the queue holds, the follower counts their
+// outcomes, blocks nobody and says so; then it reads the rest, and has everything once.
+func TestCountsThenCatchesUp(t *testing.T) {
+	t.Parallel()
+	b := newBuckets()
+	b.put(0, 10)
+	v, err := New(Options{
+		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
+		most: 100, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Start()
+	t.Cleanup(v.Stop)
+	waittest.Until(t, "a follower that has caught up", func() bool { return !v.Progress().CatchingUp && v.Progress().Rows == 10 })
+	b.put(10, 5000)
+	waittest.Until(t, "changes that are only counted", func() bool { return v.Progress().Skipped > 0 })
+	waittest.Until(t, "all entries", func() bool {
+		p := v.Progress()
+		return p.Rows == 5000 && !p.CountsOnly && !p.CatchingUp && p.Behind == 0
+	}, func() string { return fmt.Sprintf("%+v", v.Progress()) })
+	c, err := v.Counts(t.Context(), CountsQuery{From: time.UnixMilli(base), To: time.UnixMilli(base + 1)})
+	if err != nil || len(c.Buckets) != 1 || c.Buckets[0].Done[schemas.StateSuccess] != 5000 || c.Buckets[0].Added != 5000 {
+		t.Errorf("got %+v and error %v, want one bucket of 5000", c, err)
+	}
+}
+
+// TestCoalesce: the queue has the last change of a timer only.
+func TestCoalesce(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1, 10)
+	for revision := range uint64(1000) {
+		q.put(&Change{ID: schemas.NewTimerID("/a", fmt.Sprint(revision%5)), Revision: revision + 1})
+	}
+	changes, read, arrived := q.take()
+	if len(changes) != 5 || read[0] != 1000 || arrived != 1000 {
+		t.Errorf("got %d changes up to %v of %d, want 5 up to 1000 of 1000", len(changes), read, arrived)
+	}
+	for id, c := range changes {
+		if c.Revision <= 995 {
+			t.Errorf("%s: got revision %d, want the last", id, c.Revision)
+		}
+	}
+}
