@@ -53,6 +53,7 @@ type settings struct {
 	// Files with secrets, by setting, and the user that the flags name.
 	passwordFile, tokenFile, natsPasswordFile, httpTokenFile, httpTokens string
 
+	oidc         oidcSettings
 	natsUser     string
 	listedUsers  []app.User // of the config file
 	configSecret bool       // the config file itself has a secret
@@ -82,11 +83,12 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.NATSTLS.Cert, "nats-tls-cert", "", "PEM file of the embedded server's certificate: clients must use TLS")
 	d.StringVar(&o.NATSTLS.Key, "nats-tls-key", "", "PEM file of that certificate's key")
 	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of a CA: each client needs a certificate of it")
-	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-tokens or http-token-file")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-tokens, http-token-file or oidc-issuer")
 	d.StringVar(&s.httpTokens, "http-tokens", "", "file with the hashes of bearer tokens for HTTP, as belfry token new prints them")
 	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with a bearer token that allows everything over HTTP (or $BELFRY_HTTP_TOKEN)")
 	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate, to serve HTTPS")
 	d.StringVar(&o.HTTPTLS.Key, "http-tls-key", "", "PEM file of that certificate's key")
+	s.oidc.add(d, o)
 	d.BoolVar(&o.Insecure, "insecure", false, "permit addresses other than loopback without users, TLS or token")
 	d.StringVar(&s.profile, "profile", string(o.Profile), "safe: acknowledged timers survive power loss and the end of any process; fast: only the end of any process")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
@@ -175,6 +177,9 @@ func (s *settings) load(c *cli) (app.Options, error) {
 		return app.Options{}, err
 	}
 	if err := s.readSecrets(c.getenv); err != nil {
+		return app.Options{}, err
+	}
+	if err := s.oidc.read(&s.app); err != nil {
 		return app.Options{}, err
 	}
 	return s.options(c)

@@ -81,13 +81,16 @@ func (o *Options) validateAccess() error {
 	if o.HTTPTLS.CA != "" {
 		return badConfig("http takes no client certificates: use http-tokens or http-token-file")
 	}
-	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.tokens() == nil && !o.Insecure {
+	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && !o.asksForToken() && !o.Insecure {
 		return badConfig("http listens on %s, where others can reach it, and every client would be able to read, change and cancel all timers: set http-tokens or http-token-file (and http-tls-cert and http-tls-key), listen on 127.0.0.1, or use --insecure if the network is closed", o.HTTP)
 	}
 	if err := o.validateTenants(); err != nil {
 		return err
 	}
 	if err := checkTokens(o.HTTPTokens, o.Tenants); err != nil {
+		return err
+	}
+	if _, err := o.newOIDC(); err != nil {
 		return err
 	}
 	if !o.embedded() {
@@ -286,7 +289,7 @@ func hasStreams(account string) bool {
 // warnInsecure logs each listener that other hosts can reach without authentication or
 // encryption.
 func (o *Options) warnInsecure() {
-	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.tokens() != nil && o.HTTPTLS.Cert == "" {
+	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.asksForToken() && o.HTTPTLS.Cert == "" {
 		o.Log.Warn().Str("http", o.HTTP).Msg("HTTP listens beyond this host without TLS: tokens cross the network in the clear; give http-tls-cert and http-tls-key")
 	}
 	if !o.Insecure {
@@ -299,7 +302,7 @@ func (o *Options) warnInsecure() {
 		}
 		o.Log.Warn().Str("nats_listen", o.NATSListen).Msg("INSECURE: the embedded server listens beyond this host " + what)
 	}
-	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.tokens() == nil {
+	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && !o.asksForToken() {
 		o.Log.Warn().Str("http", o.HTTP).Msg("INSECURE: HTTP listens beyond this host without a token: every client that reaches it may read, change and cancel all timers")
 	}
 }

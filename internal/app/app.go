@@ -34,6 +34,7 @@ type App struct {
 	listener net.Listener              // of HTTP, nil for none
 	httpTLS  *tls.Config               // nil for HTTP without TLS
 	tokens   atomic.Pointer[token.Set] // that HTTP accepts; nil if it asks for none
+	verify   token.Verify              // of the OpenID Connect provider; nil without one
 	api      *httpapi.API              // nil on a node without HTTP or without a router
 	level    store.FormatLevel
 	failed   chan error // the error that ends a running node
@@ -97,8 +98,12 @@ func New(o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level}
-	a.tokens.Store(a.o.tokens())
+	verify, err := o.newOIDC()
+	if err != nil {
+		return nil, err
+	}
+	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level, verify: verify}
+	a.tokens.Store(a.o.tokens().WithVerify(verify))
 	a.warnReadable()
 	a.o.warnInsecure()
 	a.setPhase("not started")

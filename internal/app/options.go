@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/internal/visibility"
@@ -94,6 +95,10 @@ type Options struct {
 	HTTPTokens *token.Set
 	HTTPToken  string
 	HTTPTLS    ServerTLS
+	// OIDC is an OpenID Connect provider whose tokens HTTP accepts, too; an empty Issuer for none. New
+	// sets its Roots from OIDCCA, a PEM file, if that is set, and Known and Log.
+	OIDC   oidc.Config
+	OIDCCA string
 	// Roles to run; default AllRoles, or with NATSURL SharedRoles.
 	Roles []Role
 	// Node is the node's name, unique among the nodes of a store: letters, digits, '-' or

@@ -73,7 +73,7 @@ func (a *App) reconfigure(s functions.Settings, tokens *token.Set) error {
 	if r := a.roles.router; r != nil {
 		r.SetCallbacks(s.Policy())
 	}
-	a.tokens.Store(tokens)
+	a.tokens.Store(tokens.WithVerify(a.verify))
 	return nil
 }
 

@@ -1,16 +1,55 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/token"
 )
 
-// tokens returns all tokens that the options have; nil if HTTP asks for none.
+// tokens returns all tokens that the options have, without those of OIDC; nil for none.
 func (o *Options) tokens() *token.Set { return o.HTTPTokens.WithAdmin(o.HTTPToken) }
+
+// asksForToken reports whether HTTP asks for a token.
+func (o *Options) asksForToken() bool { return o.tokens() != nil || o.OIDC.Issuer != "" }
+
+// newOIDC returns the verifier of tokens of the OpenID Connect provider; nil without one.
+func (o *Options) newOIDC() (token.Verify, error) {
+	c := o.OIDC
+	if c.Issuer == "" {
+		if o.OIDCCA != "" || c.Audience != "" || c.NameClaim != "" || c.ScopesClaim != "" || c.Scopes != nil || c.TenantClaim != "" || c.Tenants != nil {
+			return nil, badConfig("the settings oidc-… need oidc-issuer")
+		}
+		return nil, nil
+	}
+	c.Log = o.Log.With().Str("component", "oidc").Logger()
+	c.Known = func(tenant string) bool {
+		_, ok := o.Tenants[tenant]
+		return ok
+	}
+	if o.OIDCCA != "" {
+		t, err := (TLS{CA: o.OIDCCA}).Config()
+		if err != nil {
+			return nil, badConfig("oidc-ca: %w", err)
+		}
+		c.Roots = t.RootCAs
+	}
+	v, err := oidc.New(c)
+	if err != nil {
+		return nil, badConfig("oidc: %w", err)
+	}
+	return func(ctx context.Context, text string, now time.Time) (token.Identity, bool, error) {
+		if !oidc.IsToken(text) {
+			return token.Identity{}, false, nil
+		}
+		id, err := v.Verify(ctx, text, now)
+		return id, true, err
+	}, nil
+}
 
 // checkTokens returns an error for a token of a tenant that does not exist.
 func checkTokens(s *token.Set, tenants map[string]string) error {
@@ -27,7 +66,7 @@ var errTokensRemoved = badConfig("http-tokens and http-token-file were removed: 
 
 // checkReload returns an error for tokens that a running node cannot use.
 func (a *App) checkReload(next *token.Set) error {
-	if next == nil && a.tokens.Load() != nil {
+	if next == nil && a.verify == nil && a.tokens.Load() != nil {
 		return errTokensRemoved
 	}
 	return checkTokens(next, a.o.Tenants)

@@ -38,8 +38,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Detail }
 
-// Refused returns the error of Authorize for a request that it does not admit: status 400, 401 or
-// 403, the header WWW-Authenticate, and what to do.
+// Refused returns the error of Authorize for a request that it does not admit: status 400, 401,
+// 403 or 503, the header WWW-Authenticate, and what to do.
 func Refused(status int, challenge, detail string) *Error {
 	code := codeForbidden
 	switch status {
@@ -47,6 +47,8 @@ func Refused(status int, challenge, detail string) *Error {
 		code = codeUnauthenticated
 	case http.StatusBadRequest:
 		code = string(schemas.CodeBadRequest)
+	case http.StatusServiceUnavailable:
+		code = string(schemas.CodeUnavailable)
 	}
 	return &Error{Status: status, Code: code, Detail: detail, Challenge: challenge}
 }

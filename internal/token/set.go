@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"crypto/subtle"
 	"fmt"
 	"net/http"
@@ -15,6 +16,25 @@ type Set struct {
 	tokens []Token
 	// admin is the hash of the token of http-token-file; nil for none.
 	admin *Hash
+	// verify decides about tokens that the set does not have; nil if it refuses them.
+	verify Verify
+}
+
+// Verify returns the owner of a token that a Set does not have. known is false if it is no token of
+// its kind. The error is an *Error.
+type Verify func(ctx context.Context, text string, now time.Time) (id Identity, known bool, err error)
+
+// WithVerify returns the set with a function that decides about tokens that the set does not have. With
+// it a nil set asks for a token, too. A nil function leaves the set as it is.
+func (s *Set) WithVerify(v Verify) *Set {
+	if v == nil {
+		return s
+	}
+	out := &Set{verify: v}
+	if s != nil {
+		out.tokens, out.admin = s.tokens, s.admin
+	}
+	return out
 }
 
 // AdminName is the name of the token of http-token-file.
@@ -27,7 +47,11 @@ func (s *Set) WithAdmin(text string) *Set {
 		return s
 	}
 	hash := HashOf(text)
-	return &Set{tokens: s.Tokens(), admin: &hash}
+	out := &Set{tokens: s.Tokens(), admin: &hash}
+	if s != nil {
+		out.verify = s.verify
+	}
+	return out
 }
 
 // Tokens returns the tokens of the file, in its order.
@@ -53,7 +77,8 @@ func (i Identity) AllTenants() bool { return i.Tenant == "" && i.Scopes.Has(Scop
 // Error is the refusal of a request.
 type Error struct {
 	// Status is the HTTP status: 400 for a request that no token could help, 401 for a missing,
-	// unknown or expired token, 403 for a token that does not allow the request.
+	// unknown or expired token, 403 for a token that does not allow the request, 503 for a token that
+	// cannot be checked now.
 	Status int
 	// Scope is the scope that the token lacks, or "".
 	Scope string
@@ -83,6 +108,16 @@ func Forbidden(reason string) *Error {
 	return &Error{Status: http.StatusForbidden, Reason: reason, code: "insufficient_scope"}
 }
 
+// Invalid returns the refusal of a token that is not valid. The reason is as in Forbidden.
+func Invalid(reason string) *Error {
+	return &Error{Status: http.StatusUnauthorized, Reason: reason, code: "invalid_token"}
+}
+
+// Unavailable returns the refusal of a token that cannot be checked now.
+func Unavailable(reason string) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Reason: reason}
+}
+
 // Authorize returns the caller of a request that needs a scope. The error is an *Error.
 func (s *Set) Authorize(r *http.Request, scope string, now time.Time) (Identity, error) {
 	if s == nil {
@@ -92,7 +127,7 @@ func (s *Set) Authorize(r *http.Request, scope string, now time.Time) (Identity,
 	if err != nil {
 		return Identity{}, err
 	}
-	id, err := s.find(text, now)
+	id, err := s.owner(r.Context(), text, now)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -102,6 +137,18 @@ func (s *Set) Authorize(r *http.Request, scope string, now time.Time) (Identity,
 		return Identity{}, e
 	}
 	return id, nil
+}
+
+// owner returns the owner of a token.
+func (s *Set) owner(ctx context.Context, text string, now time.Time) (Identity, error) {
+	id, err := s.find(text, now)
+	if err == nil || s.verify == nil || generated(text) {
+		return id, err
+	}
+	if verified, known, failure := s.verify(ctx, text, now); known {
+		return verified, failure
+	}
+	return id, err
 }
 
 // bearer returns the token in a request.

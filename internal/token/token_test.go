@@ -2,6 +2,7 @@ package token
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -233,4 +234,56 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestWithVerify: a set asks its function about tokens that it does not have, but not about texts of the
+// form of its own; scopes and the token of http-token-file are as without it.
+func TestWithVerify(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	verify := func(_ context.Context, text string, _ time.Time) (Identity, bool, error) {
+		asked = append(asked, text)
+		switch text {
+		case "theirs":
+			return Identity{Name: "oidc:anna", Scopes: Scopes{"read"}}, true, nil
+		case "invalid":
+			return Identity{}, true, Invalid("no")
+		case "down":
+			return Identity{}, true, Unavailable("later")
+		}
+		return Identity{}, false, nil
+	}
+	var none *Set
+	if none.WithVerify(nil) != nil {
+		t.Error("without a function a nil set asks for a token")
+	}
+	for name, set := range map[string]*Set{"nil": none.WithVerify(verify), "empty": (&Set{}).WithVerify(verify), "later": (&Set{}).WithVerify(verify).WithAdmin("other")} {
+		for text, want := range map[string]int{"theirs": 200, "invalid": 401, "down": 503, "unknown": 401, Generate(): 401, "": 401} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.Header.Set("Authorization", "Bearer "+text)
+			id, err := set.Authorize(r, ScopeRead, time.Now())
+			status := 200
+			if e, ok := errors.AsType[*Error](err); ok {
+				status = e.Status
+			}
+			if status != want || want == 200 && id.Name != "oidc:anna" {
+				t.Errorf("%s set, token %q: got %+v, status %d (%v), want %d", name, text, id, status, err, want)
+			}
+			if _, err := set.Authorize(r, ScopeWrite, time.Now()); err == nil {
+				t.Errorf("%s set, token %q: scope write is allowed", name, text)
+			}
+		}
+	}
+	for _, text := range asked {
+		if strings.HasPrefix(text, "bfy_") {
+			t.Error("the function was asked about a token of the form of the set's own")
+		}
+	}
+	set := none.WithAdmin("operator").WithVerify(verify)
+	asked = nil
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	r.Header.Set("Authorization", "Bearer operator")
+	if id, err := set.Authorize(r, ScopeAdmin, time.Now()); err != nil || id.Name != AdminName || len(asked) > 0 {
+		t.Errorf("the token of http-token-file: got %+v, %v, asked about %s", id, err, asked)
+	}
 }

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/token"
+)
+
+// oidcSettings are the settings of the OpenID Connect provider that have the form NAME=VALUE.
+type oidcSettings struct {
+	scopes, tenants []string
+}
+
+func (s *oidcSettings) add(d *pflag.FlagSet, o *app.Options) {
+	d.StringVar(&o.OIDC.Issuer, "oidc-issuer", "", "URL of an OpenID Connect provider whose tokens HTTP accepts")
+	d.StringVar(&o.OIDC.Audience, "oidc-audience", "", "audience (aud) that its tokens must have")
+	d.StringVar(&o.OIDCCA, "oidc-ca", "", "PEM file of a CA to trust for the provider")
+	d.StringVar(&o.OIDC.NameClaim, "oidc-name-claim", "", "claim with the name of the caller (default sub)")
+	d.StringVar(&o.OIDC.ScopesClaim, "oidc-scopes-claim", "", "claim with the roles of the caller, such as groups or realm_access.roles (default scope)")
+	d.StringSliceVar(&s.scopes, "oidc-scopes", nil, "scopes of roles, such as ops=admin+payload (default belfry:read=read and so on)")
+	d.StringVar(&o.OIDC.TenantClaim, "oidc-tenant-claim", "", "claim with the tenant of the caller (default: all callers are of the default tenant)")
+	d.StringSliceVar(&s.tenants, "oidc-tenants", nil, "tenants of the values of that claim, such as acme-inc=acme; staff= is the default tenant (default: the values are tenants)")
+}
+
+// read sets the maps of the options.
+func (s *oidcSettings) read(o *app.Options) error {
+	for _, item := range s.scopes {
+		role, list, ok := strings.Cut(item, "=")
+		if !ok || role == "" || list == "" {
+			return usagef("oidc-scopes: %.80q must have the form ROLE=SCOPE+SCOPE", item)
+		}
+		if o.OIDC.Scopes == nil {
+			o.OIDC.Scopes = map[string]token.Scopes{}
+		}
+		if _, twice := o.OIDC.Scopes[role]; twice {
+			return usagef("oidc-scopes: role %.80s occurs twice", role)
+		}
+		o.OIDC.Scopes[role] = strings.Split(list, "+")
+	}
+	for _, item := range s.tenants {
+		value, tenant, ok := strings.Cut(item, "=")
+		if !ok || value == "" {
+			return usagef("oidc-tenants: %.80q must have the form VALUE=TENANT", item)
+		}
+		if o.OIDC.Tenants == nil {
+			o.OIDC.Tenants = map[string]string{}
+		}
+		if _, twice := o.OIDC.Tenants[value]; twice {
+			return usagef("oidc-tenants: value %.80s occurs twice", value)
+		}
+		o.OIDC.Tenants[value] = tenant
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+package oidc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	gooidc "github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	// keysMaxAge is the age of the keys at which the next token makes the verifier read them again.
+	keysMaxAge = 5 * time.Minute
+	// keysMaxStale is the age up to which keys are used while the provider does not answer.
+	keysMaxStale = time.Hour
+	// minFetch is the least time between two requests for keys. A token with a key that the
+	// provider has just begun to use may be refused for that long.
+	minFetch = 5 * time.Second
+	// fetchTimeout bounds one request. It must stay below the time-out of an HTTP request.
+	fetchTimeout = 5 * time.Second
+	// maxDocumentBytes bounds an answer of the provider.
+	maxDocumentBytes = 1 << 20
+	// maxKeys bounds the keys that are used.
+	maxKeys = 100
+	// maxWaiting bounds the tokens that wait for a request to the provider. Others are refused at
+	// once, so a provider that does not answer takes few of the places of HTTP requests.
+	maxWaiting = 64
+)
+
+// errForm is the error of a token that is not signed as it must be.
+var errForm = fmt.Errorf("it is not a JSON Web Token with one signature of one of the algorithms %s", strings.Join(algorithms, ", "))
+
+// errSignature is the error of a token that no key of the provider has signed.
+var errSignature = errors.New("no key of the provider has signed it")
+
+// errUnavailable is the error of a token while there are no keys. The log has the reason: it may name
+// hosts that the caller need not know.
+var errUnavailable = errors.New("the keys of the OpenID Connect provider cannot be read now; the log of this node has the reason: try again")
+
+// keys are the keys of a provider. The RemoteKeySet of go-oidc never forgets a key that the provider
+// has withdrawn, and asks the provider for each token with a wrong signature.
+type keys struct {
+	issuer string
+	client *http.Client
+	log    zerolog.Logger
+	now    func() time.Time
+
+	// fetching has an entry while a request is under way. Its holder alone may change the fields
+	// below, with mu held. waiting has an entry for each token that waits for it.
+	fetching, waiting chan struct{}
+
+	mu    sync.Mutex
+	url   string // of the keys; "" before the discovery
+	set   []jose.JSONWebKey
+	read  time.Time // when set was read; zero for never
+	tried time.Time // when the last request ended
+}
+
+func newKeys(issuer string, client *http.Client, log zerolog.Logger) *keys {
+	return &keys{issuer: issuer, client: client, log: log, now: time.Now, fetching: make(chan struct{}, 1), waiting: make(chan struct{}, maxWaiting)}
+}
+
+// payload returns the payload of a token that one of the keys has signed. Errors: errForm,
+// errSignature, errUnavailable.
+func (k *keys) payload(ctx context.Context, text string) ([]byte, error) {
+	var accepted []jose.SignatureAlgorithm
+	for _, a := range algorithms {
+		accepted = append(accepted, jose.SignatureAlgorithm(a))
+	}
+	jws, err := jose.ParseSigned(text, accepted)
+	if err != nil || len(jws.Signatures) != 1 {
+		return nil, errForm
+	}
+	if age := k.age(); age >= keysMaxAge {
+		k.refresh(ctx, age >= keysMaxStale)
+	}
+	if payload, ok := k.verify(jws); ok {
+		return payload, nil
+	}
+	// The provider may have a new key.
+	if k.refresh(ctx, true) {
+		if payload, ok := k.verify(jws); ok {
+			return payload, nil
+		}
+	}
+	if k.age() >= keysMaxStale {
+		return nil, errUnavailable
+	}
+	return nil, errSignature
+}
+
+// age returns the time since the keys were read, or more than keysMaxStale without keys.
+func (k *keys) age() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.read.IsZero() {
+		return keysMaxStale + keysMaxAge
+	}
+	return k.now().Sub(k.read)
+}
+
+// verify checks a signature with the keys that are not too old.
+func (k *keys) verify(jws *jose.JSONWebSignature) ([]byte, bool) {
+	if k.age() >= keysMaxStale {
+		return nil, false
+	}
+	k.mu.Lock()
+	set := k.set
+	k.mu.Unlock()
+	header := jws.Signatures[0].Header
+	for i := range set {
+		key := &set[i]
+		if header.KeyID != "" && key.KeyID != header.KeyID || key.Algorithm != "" && key.Algorithm != header.Algorithm {
+			continue
+		}
+		if payload, err := jws.Verify(key); err == nil {
+			return payload, true
+		}
+	}
+	return nil, false
+}
+
+// refresh reads the keys, unless that was tried less than minFetch ago. With wait it waits for a request
+// that is under way. It reports whether keys were read since it was called.
+func (k *keys) refresh(ctx context.Context, wait bool) bool {
+	called := k.now()
+	if !k.begin(ctx, wait) {
+		return false
+	}
+	defer func() { <-k.fetching }()
+	k.mu.Lock()
+	url, read, tried := k.url, k.read, k.tried
+	k.mu.Unlock()
+	if !tried.IsZero() && k.now().Sub(tried) < minFetch {
+		return !read.Before(called)
+	}
+	// The caller may leave; others wait for the same keys.
+	ctx = context.WithoutCancel(ctx)
+	var set []jose.JSONWebKey
+	var err error
+	if url == "" {
+		url, err = k.discover(ctx)
+	}
+	if err == nil {
+		set, err = k.fetch(ctx, url)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tried = k.now()
+	if err != nil {
+		k.log.Warn().Err(err).Str("issuer", k.issuer).Msg("the keys of the OpenID Connect provider cannot be read; a later token makes the next try")
+		k.url = "" // the provider may have moved them
+		return false
+	}
+	k.url, k.set, k.read = url, set, k.now()
+	return true
+}
+
+// begin takes fetching.
+func (k *keys) begin(ctx context.Context, wait bool) bool {
+	select {
+	case k.fetching <- struct{}{}:
+		return true
+	default:
+	}
+	if !wait {
+		return false
+	}
+	select {
+	case k.waiting <- struct{}{}:
+		defer func() { <-k.waiting }()
+	default:
+		return false
+	}
+	select {
+	case k.fetching <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// discover returns the URL of the keys.
+func (k *keys) discover(ctx context.Context) (string, error) {
+	p, err := gooidc.NewProvider(gooidc.ClientContext(ctx, k.client), k.issuer)
+	if err != nil {
+		return "", err
+	}
+	var doc struct {
+		Keys string `json:"jwks_uri"`
+	}
+	if err := p.Claims(&doc); err != nil {
+		return "", err
+	}
+	if err := (&Config{Issuer: doc.Keys, Audience: "-"}).Check(); err != nil {
+		return "", fmt.Errorf("jwks_uri %.200q of its discovery document is not an https URL", doc.Keys)
+	}
+	return doc.Keys, nil
+}
+
+// fetch reads the public keys for signatures.
+func (k *keys) fetch(ctx context.Context, url string) ([]jose.JSONWebKey, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := k.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: status %d", url, resp.StatusCode)
+	}
+	var doc struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
+		return nil, fmt.Errorf("GET %s: %w", url, err)
+	}
+	var set []jose.JSONWebKey
+	for _, raw := range doc.Keys {
+		var key jose.JSONWebKey
+		// Keys of other kinds are no error: a provider may have them for others.
+		if json.Unmarshal(raw, &key) != nil || !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig" ||
+			key.Algorithm != "" && !slices.Contains(algorithms, key.Algorithm) {
+			continue
+		}
+		if set = append(set, key); len(set) == maxKeys {
+			break
+		}
+	}
+	if len(set) == 0 {
+		return nil, fmt.Errorf("GET %s: no key for signatures with the algorithms %v", url, algorithms)
+	}
+	return set, nil
+}
+
+// bounded is a transport whose answers have at most maxDocumentBytes.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxDocumentBytes)
+	}
+	return resp, err
+}
+
+// noRedirect refuses redirects: the keys come from the hosts that the settings and the discovery name.
+func noRedirect(*http.Request, []*http.Request) error {
+	return http.ErrUseLastResponse
+}
