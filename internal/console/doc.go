@@ -19,5 +19,5 @@
 //
 // With tokens, a caller logs in with one. The session is in the memory of this node, bounded by
 // maxSessions and sessionTime; the cookie has only a random name for it. Every request compares the
-// token anew, so a token that was removed or has expired ends its sessions. A restart ends all.
+// token again, so a token that was removed or has expired ends its sessions. A restart ends all.
 package console

@@ -21,7 +21,7 @@ type scheduleRow struct {
 	rank int
 }
 
-// listSchedules is the page of schedules that have not ended: of a page, those that are late or
+// listSchedules is the page of schedules that have not ended: of a page, schedules that are late or
 // silent are first, then the paused ones.
 func listSchedules(q *request) (view, error) {
 	page := schedulesPage{Service: q.text("service"), Group: q.text("group")}

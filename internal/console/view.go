@@ -64,7 +64,7 @@ var templates = parse()
 func parse() map[string]*template.Template {
 	funcs := template.FuncMap{
 		"rfc": func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }, "plain": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
-		"zoned": zoned, "ms": func(n any) string { return formatMs(n) }, "asset": asset, "url": pathOf, "query": query,
+		"zoned": zoned, "ms": formatMs, "asset": asset, "url": pathOf, "query": query,
 	}
 	layout := template.Must(template.New("layout").Funcs(funcs).ParseFS(files, "templates/layout.html"))
 	all := map[string]*template.Template{}

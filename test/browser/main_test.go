@@ -133,8 +133,8 @@ type tab struct {
 
 	mu     sync.Mutex
 	errors []string
-	// dialogs are the texts of the questions of pages, which the tab has answered with yes.
-	dialogs []string
+	// questions are those of pages, which the tab has answered with yes.
+	questions []string
 }
 
 // openTab opens a tab for the console of a node. It skips the test without a browser.
@@ -186,7 +186,7 @@ func (b *tab) listen(ev any) {
 			b.errors = append(b.errors, fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
 		}
 	case *page.EventJavascriptDialogOpening:
-		b.dialogs = append(b.dialogs, e.Message)
+		b.questions = append(b.questions, e.Message)
 		go func() { // fails only if the tab is closed
 			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
 		}()

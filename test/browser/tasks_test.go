@@ -58,8 +58,8 @@ func TestFindAndCancel(t *testing.T) {
 	b.until("the state is cancelled", `document.querySelector("h1 .state.cancelled")`)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.dialogs) != 1 || b.dialogs[0] != "Cancel this timer?" {
-		t.Errorf("got the questions %q, want one", b.dialogs)
+	if len(b.questions) != 1 || b.questions[0] != "Cancel this timer?" {
+		t.Errorf("got the questions %q, want one", b.questions)
 	}
 }
 
