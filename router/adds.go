@@ -173,7 +173,11 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 	limits.MaxMessage = s.o.Store.MaxMessage() // the limit of the server that this node is connected to now
 	ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
 	defer cancel()
-	rec, spec, err := parse(a.Header, a.Data, a.AddedMs, limits, s.calendars(ctx))
+	calendars := s.calendars(ctx)
+	if a.Tenant != "" {
+		calendars = recurrence.UnknownCalendars // checkOfTenant refuses every name, so that no tenant learns which exist
+	}
+	rec, spec, err := parse(a.Header, a.Data, a.AddedMs, limits, calendars)
 	if err != nil {
 		return err
 	}

@@ -473,6 +473,21 @@ func testTenantIsolation(f *tenants) {
 			t.Errorf("%s: %q %s", event, code, b)
 		}
 	}
+	// The refusal of a calendar does not say whether the default tenant has it.
+	f.must("admin", "calendar.put", []byte(`{"name":"there","dates":["2026-12-25"]}`))
+	for _, verb := range []string{"add", "schedule.preview"} {
+		request := func(calendar string) []byte {
+			if verb == "schedule.preview" {
+				return fmt.Appendf(nil, `{"attributes":{"timercron":"0 9 * * *","timerexclude":%q}}`, calendar)
+			}
+			return tenantEvent("x7", fmt.Sprintf(`"timercron":"0 9 * * *","timerexclude":%q`, calendar))
+		}
+		there, _ := f.ask("acme", verb, request("there"))
+		missing, code := f.ask("acme", verb, request("missing"))
+		if string(there) != string(missing) || code != string(schemas.CodeInvalidAttribute) {
+			t.Errorf("%s with a calendar that exists: %s; with one that does not: %s; want the same", verb, there, missing)
+		}
+	}
 }
 
 // testTenantCallbacks: the callback of a tenant's timer reaches its own account alone, whatever
