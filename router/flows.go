@@ -66,8 +66,14 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 	if err := checkFlowPattern(q.Key); err != nil {
 		return l, err
 	}
+	if tenant, _, ok := strings.Cut(strings.TrimPrefix(q.Key, schemas.AddsFlowPrefix), schemas.TenantEnd); ok && (tenant == "" || strings.HasSuffix(tenant, ":")) {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "flow key %s names no tenant before the %s; the default tenant's has none, such as %sorders", q.Key, schemas.TenantEnd, schemas.AddsFlowPrefix)
+	}
 	quotas := q.Pending != 0 || q.Schedules != 0 || q.Services != 0 || q.Bytes != 0
 	if q.Rate == "" && q.Parallel == 0 && !quotas && q.Circuit == nil {
+		if schemas.LimitsAdds(q.Key) {
+			return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, or more than 0 pending timers, schedules, services or bytes; flow.delete removes a limit")
+		}
 		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, a number of parallel calls or a circuit; flow.delete removes a limit, and flow.pause stops all calls")
 	}
 	if schemas.LimitsAdds(q.Key) && (q.Parallel != 0 || q.Circuit != nil) {
