@@ -161,6 +161,8 @@ func TestRefusals(t *testing.T) {
 		{every("-5m"), 0, "the period is negative"},
 		{every("60"), 2, "a number without a unit; write 60s for seconds or 60m for minutes"},
 		{every("1d"), 1, "write P1D for steps on the wall clock, or 24h for elapsed time"},
+		{every("2w"), 1, "write P2W for steps on the wall clock, or 336h for elapsed time"},
+		{every("1y"), 1, "write P1Y for steps on the wall clock, or a number of hours such as 24h for elapsed time"},
 		{every("p1d"), 0, "write P1D"},
 		{every("P1DT12H"), 3, "write PT36H for elapsed time, or P1D and the time of day in timerstart"},
 		{every("P1M15D"), -1, "months and days cannot be one period"},

@@ -140,6 +140,16 @@ func (e *every) parseCalendar(text string) *Error {
 	return nil
 }
 
+// elapsed returns a number of days or weeks, such as 2w, in hours; 24h as an example for anything else.
+func elapsed(text string) string {
+	hours := map[byte]int{'d': 24, 'w': 7 * 24}[text[len(text)-1]|0x20]
+	n, ok := number(text[:len(text)-1])
+	if hours == 0 || !ok {
+		return "a number of hours such as 24h"
+	}
+	return fmt.Sprintf("%dh", n*hours)
+}
+
 // isoClock is the shape of an ISO 8601 duration without a date part.
 var isoClock = regexp.MustCompile(`^PT([0-9]+H)?([0-9]+M)?([0-9]+([.,][0-9]+)?S)?$`)
 
@@ -161,7 +171,7 @@ func (e *every) parseElapsed(text string) *Error {
 	case strings.Trim(text, "0123456789.") == "":
 		return badPeriod(text, len(text), "a number without a unit", fmt.Sprintf("write %ss for seconds or %sm for minutes", text, text))
 	case parseErr != nil && strings.Trim(text, "0123456789dwyDWY") == "":
-		return badPeriod(text, len(text)-1, "days and longer units are written as in ISO 8601", "write P"+strings.ToUpper(text)+" for steps on the wall clock, or 24h for elapsed time")
+		return badPeriod(text, len(text)-1, "days and longer units are written as in ISO 8601", "write P"+strings.ToUpper(text)+" for steps on the wall clock, or "+elapsed(text)+" for elapsed time")
 	case parseErr != nil && strings.HasPrefix(text, "p"):
 		return badPeriod(text, 0, "ISO 8601 has capital letters", "write "+strings.ToUpper(text))
 	case parseErr != nil:

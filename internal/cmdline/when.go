@@ -23,8 +23,15 @@ const day = 24 * time.Hour
 // weeks or days: 2w, 3d, 1w2d, 1d12h.
 func ParseDuration(s string) (time.Duration, error) {
 	m := leadingDays.FindStringSubmatch(s)
+	malformed := func() error {
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "not a duration such as 2w, 3d, 1d12h, 1h30m or PT10S; days and weeks are whole numbers")
+	}
 	if m[0] == "" {
-		return schemas.ParseDuration(s)
+		d, err := schemas.ParseDuration(s)
+		if err != nil && strings.ContainsAny(s, "dw") {
+			return 0, malformed()
+		}
+		return d, err
 	}
 	// The expression bounds both numbers, so that Atoi does not fail and nothing overflows.
 	weeks, _ := strconv.Atoi(m[1])
@@ -40,7 +47,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	}
 	d, err := schemas.ParseDuration(rest)
 	if err != nil || rest[0] < '0' || rest[0] > '9' {
-		return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "not a duration such as 2w, 3d, 1d12h, 1h30m or PT10S")
+		return 0, malformed()
 	}
 	if d > math.MaxInt64-whole {
 		return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "out of range")

@@ -18,7 +18,7 @@ func TestParseDuration(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"106752d": "out of range", "106751d24h": "out of range", "99999w999999d": "out of range", "1d-2h": "not a duration", "1dPT2H": "not a duration", "d": "not a duration",
-		"2d1w": "not a duration", "1.5d": "not a duration", "-1d": "not a duration", "1d2": "not a duration", "1000000d": "not a duration", "1D": "not a duration", "": "not a duration", "10": "without a unit",
+		"2d1w": "not a duration", "1.5d": "1h30m or PT10S; days and weeks are whole numbers", "-1d": "not a duration", "1d2": "not a duration", "1000000d": "not a duration", "1D": "not a duration", "": "not a duration", "10": "without a unit",
 	} {
 		if d, err := ParseDuration(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %s, %v, want an error with %q", text, d, err, want)
