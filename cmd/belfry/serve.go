@@ -28,8 +28,8 @@ An address that other hosts can reach requires authentication: nats-listen needs
 and TLS, http needs a token. --insecure removes this requirement.
 
 SIGHUP, or a change of the config file, of a file that it names for a service, or of
-a file with tokens, reloads the settings of services, callback-subjects,
-callback-hosts and the tokens of HTTP. SIGTERM and SIGINT drain the node and stop it within 10 seconds.`,
+a file with tokens, reloads the settings of services, what tenants may use,
+callback-subjects, callback-hosts and the tokens of HTTP. SIGTERM and SIGINT drain the node and stop it within 10 seconds.`,
 		Example: `  belfry serve
   belfry serve --data /var/lib/belfry --nats-listen 10.0.0.5:4222 --nats-tls-cert cert.pem --nats-tls-key key.pem \
     --nats-user admin --nats-password-file admin.password

@@ -83,7 +83,7 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.NATSTLS.Cert, "nats-tls-cert", "", "PEM file of the embedded server's certificate: clients must use TLS")
 	d.StringVar(&o.NATSTLS.Key, "nats-tls-key", "", "PEM file of that certificate's key")
 	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of a CA: each client needs a certificate of it")
-	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-tokens, http-token-file or oidc-issuer")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of the console (/), the API (/v1/), /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-tokens, http-token-file or oidc-issuer")
 	d.StringVar(&s.httpTokens, "http-tokens", "", "file with the hashes of bearer tokens for HTTP, as belfry token new prints them")
 	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with a bearer token that allows everything over HTTP (or $BELFRY_HTTP_TOKEN)")
 	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate, to serve HTTPS")
