@@ -485,7 +485,7 @@ func testTenantIsolation(f *tenants) {
 		there, _ := f.ask("acme", verb, request("there"))
 		missing, code := f.ask("acme", verb, request("missing"))
 		if string(there) != string(missing) || code != string(schemas.CodeInvalidAttribute) {
-			t.Errorf("%s with a calendar that exists: %s; with one that does not: %s; want the same", verb, there, missing)
+			t.Errorf("%s with a calendar that exists: %s; with a missing calendar: %s; want the same", verb, there, missing)
 		}
 	}
 }

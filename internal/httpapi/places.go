@@ -101,7 +101,7 @@ func (p *place) hold(n int64, so string) error {
 	return nil
 }
 
-// count adds n bytes to those that the request holds; the caller has locked p.of.mu.
+// count adds n bytes to the bytes of the request; the caller has locked p.of.mu.
 func (p *place) count(n int64) {
 	p.held += n
 	p.of.held += n
