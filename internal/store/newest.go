@@ -9,7 +9,7 @@ import (
 
 // Newest says how far the stream of a shard has come.
 type Newest struct {
-	// Stream identifies the stream: one that was made again has another identity.
+	// Stream identifies the stream: a stream that was made again has another identity.
 	Stream string
 	// Revision is that of the newest record at AtMs or later, 0 without records. LastSeq is the
 	// last sequence of the stream at AtMs.
@@ -32,7 +32,7 @@ func (rd *Reader) Newest(ctx context.Context, shard int) (Newest, error) {
 }
 
 // EachOpen passes the revisions up to through of the records of a shard that are not final to fn, in
-// rising order, with those that this build cannot read and that have no TTL. It costs a read of the
+// rising order, with the records that this build cannot read and that have no TTL. It costs a read of the
 // shard, and pauses as CountPending does. Errors: schemas.ErrUnavailable.
 func (rd *Reader) EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error {
 	sh := &rd.shards.subjects[shard]

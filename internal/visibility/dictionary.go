@@ -257,7 +257,7 @@ func (d *dictionary) selectSeries(states []schemas.State, most int, f func(*seri
 	return found, true
 }
 
-// selectErrors returns the numbers of the errors that contain a text, and of those that stand for
+// selectErrors returns the numbers of the errors that contain a text, and of the entries that stand for
 // others. ok is false if there are more than most.
 func (d *dictionary) selectErrors(text string, most int) (found []int64, ok bool) {
 	key := errorKey(text)

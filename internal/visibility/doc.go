@@ -9,7 +9,7 @@
 //	       ▼
 //	     Store: a SQL file                  ◀─ Search, Get, Counts (router, HTTP, console)
 //
-// # What it guarantees
+// # Guarantees
 //
 // It is never on the firing path: nothing waits for it, it writes nothing to JetStream, and it
 // spends at most the share maxDuty of one CPU on writing. Progress.AsOf is a time up to which the
@@ -23,7 +23,7 @@
 // Payloads are not stored: an entry has the attributes, attempts and control operations of a timer,
 // but not the event's data.
 //
-// # How it fails
+// # Failures
 //
 // The file can be deleted at any time while the node is down. A file of another schema, of another
 // Belfry, or that SQLite calls damaged is deleted and rebuilt from the buckets. A rebuilt store lacks

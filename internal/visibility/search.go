@@ -417,7 +417,7 @@ func (s *sqlStore) Get(ctx context.Context, id schemas.TimerID) (e Entry, err er
 	return e, err
 }
 
-// reading is a transaction of a reader: what it reads is of one time.
+// reading is a transaction of a reader: all that is read in it is of one time.
 type reading struct {
 	s   *sqlStore
 	ctx context.Context

@@ -217,8 +217,8 @@ func (s *sqlStore) Write(ctx context.Context, b Batch) error {
 	})
 }
 
-// pruneAtOnce bounds the entries that one Prune removes, and reconcileAtOnce those that Reconcile
-// looks at in one transaction.
+// pruneAtOnce bounds the entries that one call of Prune removes, reconcileAtOnce the entries that
+// Reconcile looks at in one transaction.
 const (
 	pruneAtOnce     = 2000
 	reconcileAtOnce = 5000

@@ -333,7 +333,7 @@ func checkPlan(t *testing.T, s *sqlStore, seen map[string]bool, query string, ar
 	}
 }
 
-// TestCursorIsOfItsQuery: a cursor of another query, or one that is changed, is refused.
+// TestCursorIsOfItsQuery: a cursor of another query, or a changed cursor, is refused.
 func TestCursorIsOfItsQuery(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, t.TempDir())
@@ -463,7 +463,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// TestReopen: a file is used again; one of another schema, and one that is no database, is made
+// TestReopen: a file is used again; a file of another schema, and a file that is no database, is made
 // again.
 func TestReopen(t *testing.T) {
 	t.Parallel()

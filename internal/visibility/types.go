@@ -210,7 +210,7 @@ type Store interface {
 	// Write writes a batch, all of it or nothing. A change that is not newer than its row is left
 	// out.
 	Write(ctx context.Context, b Batch) error
-	// Prune removes entries that are done, the oldest first: those that were done before a time in
+	// Prune removes entries that are done, the oldest first: the entries done before a time in
 	// Unix milliseconds, and further ones while the store is larger than a number of bytes. It
 	// removes a bounded number; more is true if there are others.
 	Prune(ctx context.Context, beforeMs, maxBytes int64) (removed int, more bool, err error)

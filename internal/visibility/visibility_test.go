@@ -239,7 +239,7 @@ func TestAwayForLong(t *testing.T) {
 	}
 }
 
-// TestOtherBuckets: an index of another Belfry, and one that has seen more than the buckets have, is
+// TestOtherBuckets: an index of another Belfry, and an index that has seen more than the buckets have, is
 // deleted and built again.
 func TestOtherBuckets(t *testing.T) {
 	t.Parallel()

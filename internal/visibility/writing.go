@@ -215,8 +215,8 @@ func (w *writing) index(old, r *row) error {
 	return nil
 }
 
-// remove removes a row that is too old, or whose record is gone. What it counted as added, fired and
-// done stays counted.
+// remove removes a row that is too old, or whose record is gone. Its counts as added, fired and
+// done stay.
 func (w *writing) remove(n int64) error {
 	r, found, err := w.find("n = ?", n)
 	if err != nil || !found {
