@@ -92,6 +92,10 @@ func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 	if s := a.firing.Load(); s != nil {
 		a.store.Announce(func(p *store.Presence) { p.Waits = s.CalendarWaits() })
 	}
+	if v := a.searching.Load(); v != nil {
+		state := searchState(v.Progress())
+		a.store.Announce(func(p *store.Presence) { p.Search = state })
+	}
 	st, err := a.store.Beat(ctx)
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"path/filepath"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/router"
 )
@@ -32,6 +33,15 @@ func (a *App) visibilityOptions() visibility.Options {
 		Buckets: a.store, Folder: folder, History: a.o.History, HistoryBytes: a.o.HistoryBytes, Attributes: a.o.HistoryAttributes,
 		NowMs: a.nowMs, Log: a.component("visibility"), Registerer: a.reg,
 	}
+}
+
+// searchState is the progress of the search index as the node announces it.
+func searchState(p visibility.Progress) *store.SearchState {
+	state := &store.SearchState{Behind: p.Behind, Entries: p.Rows, CountsOnly: p.CountsOnly, CatchingUp: p.CatchingUp, Failing: p.Problem != ""}
+	if !p.AsOf.IsZero() {
+		state.AsOfMs = p.AsOf.UnixMilli()
+	}
+	return state
 }
 
 // Visibility returns the search index of a node with that role; nil for none, and before Start.

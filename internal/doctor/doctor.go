@@ -316,6 +316,7 @@ func (e *examination) health() {
 	}
 	e.differences()
 	e.zones()
+	e.search()
 	bad := 0
 	for _, c := range e.cluster.Clocks {
 		still := time.Duration(newest-c.StoredMs) * time.Millisecond
@@ -416,6 +417,17 @@ func (e *examination) zones() {
 	}
 	if len(differ) > 0 {
 		e.found("zones", Warning, "run the same version of belfry on all nodes", "nodes use other time zone data than this program's %s: %s", calendar.ZoneDataVersion, strings.Join(differ, ", "))
+	}
+}
+
+// search checks that the search indexes of live nodes keep up.
+func (e *examination) search() {
+	for _, n := range e.alive() {
+		if s := n.Presence.Search; s != nil {
+			if text := s.Problem(n.Node); text != "" {
+				e.found("search", Warning, "look at belfry_visibility_… of the node, or run the role visibility on another node", "%s", text)
+			}
+		}
 	}
 }
 

@@ -73,9 +73,11 @@ type Node struct {
 	// Reads is the format level that the node reads.
 	Reads store.FormatLevel `json:"reads"`
 	// Zones is the release of the time zone data that it uses.
-	Zones    string    `json:"zones,omitempty"`
-	InFlight int       `json:"in_flight"`
-	Started  time.Time `json:"started,omitzero"`
+	Zones string `json:"zones,omitempty"`
+	// Search is the state of its search index; nil without one.
+	Search   *store.SearchState `json:"search,omitempty"`
+	InFlight int                `json:"in_flight"`
+	Started  time.Time          `json:"started,omitzero"`
 	// SilentMs is the time since the node's last heartbeat.
 	SilentMs int64 `json:"silent_ms"`
 }
@@ -231,7 +233,7 @@ func (st *Status) fill(cluster store.Cluster) {
 		p := n.Presence
 		st.Totals.InFlight += p.InFlight
 		st.Nodes = append(st.Nodes, Node{
-			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Reads: p.Reads, Zones: p.Zones, InFlight: p.InFlight, Started: p.Started,
+			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Reads: p.Reads, Zones: p.Zones, Search: p.Search, InFlight: p.InFlight, Started: p.Started,
 			SilentMs: max(newest-n.StoredMs, 0),
 		})
 	}
@@ -258,6 +260,11 @@ func (st *Status) findProblems() {
 			continue
 		}
 		alive++
+		if n.Search != nil {
+			if text := n.Search.Problem(n.Node); text != "" {
+				st.problem("%s", text)
+			}
+		}
 		for _, r := range n.Roles {
 			roles[r] = true
 		}

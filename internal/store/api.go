@@ -156,9 +156,37 @@ type Presence struct {
 	// Waits lists calendars that do not exist, for which schedules of the node's shards wait; at
 	// most MaxCalendarWaits.
 	Waits []CalendarWait `json:"waits,omitempty"`
+	// Search is the state of the node's search index; nil without one.
+	Search *SearchState `json:"search,omitempty"`
 	// Settings has the settings that all nodes of a store should share, by name. doctor
 	// compares them.
 	Settings map[string]string `json:"settings,omitempty"`
+}
+
+// SearchState is how complete a node's search index is.
+type SearchState struct {
+	// AsOfMs is the time up to which it has every change, in Unix milliseconds; 0 before it is
+	// known.
+	AsOfMs int64 `json:"as_of_ms"`
+	// Behind is an upper bound of the changes that it lacks, Entries the number of its entries.
+	Behind  uint64 `json:"behind,omitempty"`
+	Entries int64  `json:"entries,omitempty"`
+	// CountsOnly is true while it only counts, CatchingUp while it reads the shards after a start.
+	CountsOnly bool `json:"counts_only,omitempty"`
+	CatchingUp bool `json:"catching_up,omitempty"`
+	// Failing is true while it cannot be written; the node's log has the reason.
+	Failing bool `json:"failing,omitempty"`
+}
+
+// Problem describes in one sentence why searches on a node lack changes; "" if they do not.
+func (s *SearchState) Problem(node string) string {
+	switch {
+	case s.Failing:
+		return "the search index of " + node + " cannot be written, so searches lack what changed since: see the log of the node; the file can be deleted while the node is down"
+	case s.CountsOnly:
+		return "timers change faster than the search index of " + node + " can be written: it counts only, and searches lack the last changes until the load falls"
+	}
+	return ""
 }
 
 // MaxCalendarWaits bounds Presence.Waits.

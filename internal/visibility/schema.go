@@ -66,7 +66,7 @@ func openDB(path string, write bool) (*sql.DB, error) {
 	if write {
 		// The file may lose its last transactions with a power loss, but not its consistency. Offsets
 		// are in the same transactions, so that they are read again.
-		q["_pragma"] = append(q["_pragma"], "journal_mode(wal)", "synchronous(normal)", "journal_size_limit(67108864)", fmt.Sprintf("cache_size(-%d)", writeCache))
+		q["_pragma"] = append(q["_pragma"], "journal_mode(wal)", "synchronous(normal)", "journal_size_limit(134217728)", "wal_autocheckpoint(16384)", fmt.Sprintf("cache_size(-%d)", writeCache))
 	} else {
 		q["_pragma"] = append(q["_pragma"], "query_only(1)", fmt.Sprintf("cache_size(-%d)", readCache))
 	}
