@@ -138,6 +138,7 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 	for i, url := range urls {
 		o := options(t)
 		o.NATSURL, o.Data, o.NATSListen, o.Replicas = url, "", DefaultNATSListen, replicas
+		o.Roles, o.HistoryFolder = AllRoles(), t.TempDir()
 		mode.node(&o)
 		o.Node = fmt.Sprintf("n%d", i+1)
 		o.Tenants, o.ExportFired = mode.accounts, map[string]bool{"acme": true, "globex": true}

@@ -65,7 +65,10 @@ func BenchmarkSearch(b *testing.B) {
 		}
 	}
 	took := time.Since(begun)
-	_, bytes := s.Size()
+	bytes, err := s.used(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.Logf("%d rows: %.1f µs and %d bytes a row", rows, float64(took.Microseconds())/float64(rows), bytes/int64(rows))
 	at := func(hours int64) time.Time { return time.UnixMilli(base + hours*3_600_000) }
 	for _, q := range []struct {

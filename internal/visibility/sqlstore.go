@@ -115,8 +115,10 @@ func (s *sqlStore) Close() error {
 
 // Size implements Store.
 func (s *sqlStore) Size() (rows, bytes int64) {
-	if info, err := os.Stat(filepath.Join(s.folder, fileName)); err == nil {
-		bytes = info.Size()
+	for _, name := range []string{fileName, fileName + "-wal"} {
+		if info, err := os.Stat(filepath.Join(s.folder, name)); err == nil {
+			bytes += info.Size()
+		}
 	}
 	return s.dict.count(), bytes
 }
