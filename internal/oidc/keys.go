@@ -217,7 +217,7 @@ func (k *keys) fetch(ctx context.Context, url string) ([]jose.JSONWebKey, error)
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }() // nothing is lost if closing fails
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("GET %s: status %d", url, resp.StatusCode)
 	}
