@@ -59,7 +59,7 @@ type limiter struct {
 	held []int64
 
 	// ledger knows the numbers of pending timers, which a follower renews until end is called. counts is true
-	// once it has those that the owners of the shards have published.
+	// once it has the numbers that the owners of the shards have published.
 	ledger    *quota.Ledger
 	counts    atomic.Bool
 	following sync.WaitGroup

@@ -26,7 +26,7 @@ func TestSize(t *testing.T) {
 		t.Errorf("size %s: got %v, want %q", args, r, want)
 	}
 
-	r = belfryRun(t, "size", "--rate", "5000", "--replicas", "3", "-o", "json")
+	r = belfryRun(t, "size", "--rate", "5000", "--replicas", "3", "--retention", "24h", "-o", "json")
 	var got struct {
 		Memory float64 `json:"memory_bytes"`
 		Cores  float64
@@ -36,7 +36,7 @@ func TestSize(t *testing.T) {
 		t.Fatalf("size -o json: got %v: %v", r, err)
 	}
 	if got.Memory < 1e9 || got.Cores < 1 || len(got.Notes) != 2 || !strings.Contains(got.Notes[0], "fired-max-age of 1h11m fits") {
-		t.Errorf("size of 5,000 a second with the defaults: got %+v", got)
+		t.Errorf("size of 5,000 a second with records of a day: got %+v", got)
 	}
 	belfryRun(t, "size", "--replicas", "2").oneLine(t, exitUsage, "replicas is 2")
 	belfryRun(t, "size", "--rate", "many").oneLine(t, exitUsage, "--rate")

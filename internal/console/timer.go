@@ -48,15 +48,24 @@ type step struct {
 // command is a command line that can be copied.
 type command struct{ Name, Text string }
 
-// showTimer is the page of one timer: a schedule has another.
+// showTimer is the page of one timer: a schedule has another. A timer whose record has expired, also while the
+// page is made, has a page from the history.
 func showTimer(q *request) (view, error) {
 	info, err := q.ops.Describe(q.Context(), q.ref())
-	if schemas.CodeOf(err) == schemas.CodeNotFound {
-		return showRemembered(q, err)
+	if err == nil && info.From != schemas.FromHistory {
+		var v view
+		if v, err = showRecord(q, info); schemas.CodeOf(err) != schemas.CodeNotFound {
+			return v, err
+		}
 	}
-	if err != nil {
+	if err != nil && schemas.CodeOf(err) != schemas.CodeNotFound {
 		return view{}, err
 	}
+	return showRemembered(q, cmp.Or(err, error(schemas.ErrNotFound)))
+}
+
+// showRecord is the page of a timer that has a record.
+func showRecord(q *request, info schemas.TimerInfo) (view, error) {
 	if known, err := strconv.ParseUint(q.text("known"), 10, 64); err == nil && known == info.Revision {
 		return view{}, nil
 	}
@@ -68,6 +77,7 @@ func showTimer(q *request) (view, error) {
 	if !info.State.Final() {
 		page.Again = pathOf(info.Timer) + "?known=" + strconv.FormatUint(info.Revision, 10)
 	}
+	var err error
 	if page.Why, err = q.why(""); err != nil {
 		return view{}, err
 	}
