@@ -3,6 +3,7 @@ package visibility
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"net/url"
 	"strings"
 	"sync"
@@ -136,13 +137,17 @@ func eachRow(ctx context.Context, db *sql.DB, query string, fn func(scan func(..
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	return scanAll(rows, fn)
+}
+
+// scanAll passes the rows to fn, and closes them.
+func scanAll(rows *sql.Rows, fn func(scan func(...any) error) error) error {
 	for rows.Next() {
 		if err := fn(rows.Scan); err != nil {
-			return err
+			return errors.Join(err, rows.Close())
 		}
 	}
-	return rows.Err()
+	return errors.Join(rows.Err(), rows.Close())
 }
 
 // exec runs a statement of the writer.

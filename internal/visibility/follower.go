@@ -406,7 +406,7 @@ func (f *follower) writeQueued(ctx context.Context) error {
 	save := begun.Sub(f.saved) >= savePace
 	for shard := range f.offsets {
 		o := f.offsets[shard]
-		if o.Revision == read[shard] && !(save && o.AsOfMs < f.asOf[shard]) {
+		if o.Revision == read[shard] && (!save || o.AsOfMs >= f.asOf[shard]) {
 			continue
 		}
 		o.Revision, o.AsOfMs = read[shard], f.asOf[shard]

@@ -86,8 +86,8 @@ func bounds(from, to time.Time) (int64, int64) {
 	return lo, hi
 }
 
-// normalize checks a query, and sets its defaults.
-func (q *Query) normalize() error {
+// complete checks a query, and sets its defaults.
+func (q *Query) complete() error {
 	bad := func(format string, args ...any) error { return schemas.Errorf(schemas.CodeBadRequest, format, args...) }
 	if q.Limit == 0 {
 		q.Limit = DefaultLimit
@@ -133,10 +133,10 @@ func (q *Query) fingerprint() uint64 {
 	if q.Schedule != nil {
 		schedule = fmt.Sprint(*q.Schedule)
 	}
-	fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %v %s %s %d %d %d %d %q %q %d %t", q.Text, q.ID, q.IDPrefix, q.Source, q.Type, q.Service, q.Group, tenant, q.States, schedule, q.RunsOf,
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %v %s %s %d %d %d %d %q %q %d %t", q.Text, q.ID, q.IDPrefix, q.Source, q.Type, q.Service, q.Group, tenant, q.States, schedule, q.RunsOf,
 		q.DueFrom.UnixMilli(), q.DueTo.UnixMilli(), q.DoneFrom.UnixMilli(), q.DoneTo.UnixMilli(), q.Host, q.Error, q.Sort, q.Descending)
 	for _, name := range slices.Sorted(maps.Keys(q.Attributes)) {
-		fmt.Fprintf(h, " %q=%q", name, q.Attributes[name])
+		_, _ = fmt.Fprintf(h, " %q=%q", name, q.Attributes[name])
 	}
 	return h.Sum64()
 }
@@ -185,7 +185,7 @@ func (q *Query) selected() []schemas.State {
 // plan chooses the indexes of a query: the one of its most selective field. The other fields are
 // compared row by row.
 func (s *sqlStore) plan(q Query) (*plan, error) {
-	if err := q.normalize(); err != nil {
+	if err := q.complete(); err != nil {
 		return nil, err
 	}
 	p := &plan{q: q, hash: q.fingerprint()}
@@ -454,13 +454,7 @@ func (tx *reading) each(query string, args []any, fn func(scan func(...any) erro
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := fn(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return scanAll(rows, fn)
 }
 
 // entry reads one entry.

@@ -21,7 +21,6 @@ var ErrDamagedFile = errors.New("the file of the search index is damaged")
 // sqlStore is the embedded Store. Write, Prune, Reconcile and Offsets are for one goroutine.
 type sqlStore struct {
 	folder   string
-	shard    func(schemas.TimerID) int
 	dict     dictionary
 	write    *sql.DB
 	conn     *sql.Conn // of write
@@ -156,16 +155,13 @@ func (s *sqlStore) Offsets(ctx context.Context) (map[int]Offset, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
+	return offsets, scanAll(rows, func(scan func(...any) error) error {
 		var shard int
 		var o Offset
-		if err := rows.Scan(&shard, &o.Stream, &o.Revision, &o.AsOfMs); err != nil {
-			return nil, err
-		}
+		err := scan(&shard, &o.Stream, &o.Revision, &o.AsOfMs)
 		offsets[shard] = o
-	}
-	return offsets, rows.Err()
+		return err
+	})
 }
 
 // transact runs f in a transaction of the writer. f adds to d, which is added to the totals once the

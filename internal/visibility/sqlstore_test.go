@@ -85,7 +85,7 @@ func entryOf(c Change) Entry {
 // queries are queries of every field, in both orders and directions.
 func queries() (all []Query) {
 	blue, own, yes, no := "blue", "", true, false
-	at := func(min int) time.Time { return time.UnixMilli(base + int64(min)*60_000) }
+	at := func(minute int) time.Time { return time.UnixMilli(base + int64(minute)*60_000) }
 	for _, q := range []Query{
 		{}, {Text: "order-7"}, {Text: "/b"}, {Text: "y"}, {Text: "order-1*"}, {ID: "order-3"}, {IDPrefix: "order-2", States: []schemas.State{schemas.StateFail}},
 		{Source: "/a"}, {Type: "x", Source: "/c"}, {Service: "orders"}, {Group: "g1"}, {Group: "g2", Service: "mail"}, {Tenant: &blue}, {Tenant: &own, Text: "order-7"},
@@ -107,7 +107,7 @@ func queries() (all []Query) {
 
 // expect returns the entries that a query selects, in order.
 func expect(entries map[schemas.TimerID]Entry, q Query) []Entry {
-	if err := q.normalize(); err != nil {
+	if err := q.complete(); err != nil {
 		panic(err)
 	}
 	var want []Entry
@@ -190,7 +190,7 @@ func TestStoreEqualsScan(t *testing.T) {
 
 func checkEntries(t *testing.T, q Query, got, want []Entry) {
 	t.Helper()
-	if err := q.normalize(); err != nil {
+	if err := q.complete(); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != len(want) {

@@ -321,17 +321,15 @@ func (w *writing) open(state schemas.State, due, n int64) (page []openRow, err e
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
+	err = scanAll(rows, func(scan func(...any) error) error {
 		var e openRow
 		var id []byte
-		if err := rows.Scan(&e.n, &e.due, &e.shard, &e.revision, &id); err != nil {
-			return nil, err
-		}
+		err := scan(&e.n, &e.due, &e.shard, &e.revision, &id)
 		copy(e.id[:], id)
 		page = append(page, e)
-	}
-	return page, rows.Err()
+		return err
+	})
+	return page, err
 }
 
 // attributesText returns attributes as they are in a row: a JSON object, "" for none.
