@@ -80,6 +80,7 @@ func (t *tool) workloadCommand(w bench.Workload) *cobra.Command {
 	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, to measure only firing")
 	f.IntVar(&b.config.Services, "services", 1, "number of services over which the timers of steady, burst, day and callback are spread")
 	f.BoolVar(&b.config.Apart, "apart", false, "run the node in a separate process, to measure its CPU, memory and disk without the clients")
+	f.BoolVar(&b.config.SearchIndex, "search-index", false, "run the search index (role visibility) in the node, too, as belfry serve does by default")
 	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due per second while the others wait")
 	f.Var(cmdline.Duration(&b.config.Every), "every", "schedules: period of the schedules, 1s or more (default 1s)")
 	f.IntVar(&b.config.Daily, "daily", 0, "schedules: instead measure the cost of this many schedules that wait, each due once a day")

@@ -35,6 +35,9 @@ type Config struct {
 	// Apart runs the node in a separate process, so that its CPU, memory and disk usage do not
 	// include those of the clients. The clients connect over TCP.
 	Apart bool
+	// SearchIndex runs the role visibility in the node, beside the other roles. It applies to OnEmbedded without
+	// Apart; a node on other servers has no such role by default.
+	SearchIndex bool
 	// Idle measures the idle node for Seconds after the run. It needs Apart.
 	Idle bool
 
@@ -200,6 +203,8 @@ func (c *Config) setDefaults() error {
 		return bad("on %s starts servers, and nats-url uses a running server: give only one of them", c.On)
 	case c.Apart && c.NATSURL != "":
 		return bad("apart starts a new node: leave out nats-url")
+	case c.SearchIndex && (c.Apart || c.NATSURL != "" || c.On != OnEmbedded):
+		return bad("search-index is for a node with the embedded server in this process: leave out apart, nats-url and on")
 	case c.Retention != 0 && (c.Retention < minRetention || c.NATSURL != ""):
 		return bad("retention configures a new node: leave out nats-url, and give %s or more", minRetention)
 	case c.Idle && !c.Apart:

@@ -89,7 +89,7 @@ func TestGrowthBadSettings(t *testing.T) {
 	}
 	for name, c := range map[string]Config{
 		"services": {Services: maxServices + 1}, "beside": {Beside: -1}, "idle": {Idle: true},
-		"apart and a URL": {Apart: true, NATSURL: "nats://127.0.0.1:1"},
+		"apart and a URL": {Apart: true, NATSURL: "nats://127.0.0.1:1"}, "search index": {SearchIndex: true, Apart: true},
 	} {
 		if _, err := Run(t.Context(), steadyWorkload{}, c, 1); err == nil {
 			t.Errorf("Run with an invalid value of %s: got no error, want one", name)

@@ -55,6 +55,9 @@ func (e *Env) Start(ctx context.Context) error {
 			return err
 		}
 		o.NATSListen, o.Profile = "127.0.0.1:0", e.Profile
+		if !e.SearchIndex {
+			o.Roles = app.SharedRoles()
+		}
 	} else {
 		if e.deployed, err = e.deploy(false); err != nil {
 			return err

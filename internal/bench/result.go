@@ -103,6 +103,9 @@ func settings(c Config) map[string]any {
 	if c.LoadFast {
 		s["load_fast"] = true
 	}
+	if c.SearchIndex {
+		s["search_index"] = true
+	}
 	return s
 }
 
