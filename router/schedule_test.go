@@ -275,7 +275,7 @@ func TestDeleteSchedule(t *testing.T) {
 		if !slices.Equal(s.Decisions, want) {
 			t.Errorf("%s: decisions %+v", verb, s.Decisions)
 		}
-		if ttl := f.ttl(schemas.NewTimerID("/test", id)); ttl != "86400s" {
+		if ttl := f.ttl(schemas.NewTimerID("/test", id)); ttl != "3600s" {
 			t.Errorf("%s: the record expires after %q", verb, ttl)
 		}
 	}

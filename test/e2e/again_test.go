@@ -49,10 +49,7 @@ func TestAddedAgain(t *testing.T) {
 			})
 		}
 		for id := range states {
-			waittest.Until(t, "the record of "+id+" has expired", func() bool {
-				_, err := c.info(id)
-				return schemas.CodeOf(err) == schemas.CodeNotFound
-			})
+			waittest.Until(t, "the record of "+id+" has expired", func() bool { return c.expired(id) })
 		}
 	}
 	if n := len(c.firedEvents("again", 0)); n != 6 {

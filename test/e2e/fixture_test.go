@@ -196,6 +196,12 @@ func (c *client) info(id string) (schemas.TimerInfo, error) {
 	return i, c.call("get", schemas.TimerRef{ID: id, Source: "/e2e"}, &i)
 }
 
+// expired reports whether the record of a timer is gone, so that get answers from the history, or not at all.
+func (c *client) expired(id string) bool {
+	i, err := c.info(id)
+	return schemas.CodeOf(err) == schemas.CodeNotFound || err == nil && i.From == schemas.FromHistory
+}
+
 // until waits for a timer to reach a state.
 func (c *client) until(id string, want schemas.State) schemas.TimerInfo {
 	c.t.Helper()
