@@ -71,7 +71,9 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	if err != nil {
 		return err
 	}
-	call, cancel := s.call(ctx)
+	// An interrupt must not end this request: the server may have made the consumer, and only its answer has the
+	// name by which it is removed.
+	call, cancel := s.call(context.WithoutCancel(ctx))
 	defer cancel()
 	cons, err := js.OrderedConsumer(call, schemas.StreamFired, cfg)
 	switch {
