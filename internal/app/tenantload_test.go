@@ -37,8 +37,20 @@ const (
 func TestTenantsUnderLoad(t *testing.T) {
 	t.Parallel()
 	mode := confMode(t)
-	srv := natstest.Run(t, mode.server)
-	f := startTenants(t, mode, []string{srv.URL()}, 1)
+	testTenantsUnderLoad(t, startTenants(t, mode, []string{natstest.Run(t, mode.server).URL()}, 1))
+}
+
+// TestTenantsUnderLoadCluster is TestTenantsUnderLoad with three servers.
+func TestTenantsUnderLoadCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out the load on three servers")
+	}
+	t.Parallel()
+	mode := confMode(t)
+	testTenantsUnderLoad(t, startTenants(t, mode, clusterURLs(natstest.Cluster3(t, mode.server)), 3))
+}
+
+func testTenantsUnderLoad(t *testing.T, f *tenants) {
 	x := &tenantLoad{tenants: f, replies: make(chan string, 4*loadTimers), victims: make(chan string, loadTimers), called: map[string]int{}, stop: make(chan struct{})}
 	acme, globex := f.as("acme"), f.as("globex")
 	x.subscribe(acme, "callbacks.fire", x.fired)

@@ -90,10 +90,11 @@ func excess(times []time.Time, l flow.Limit) float64 {
 	return worst
 }
 
-// TestFlowRun: three nodes. 2,000 events of one key are due at one instant, at 500 a second with a
-// burst of 50; then slow calls of another key, at most eight at once, while the nodes are
-// killed one after the other. A service without limits is called before and meanwhile; its lateness is
-// logged. BELFRY_FLOW_RUN is the number of events, for a long run such as 50000.
+// TestFlowRun: three nodes. 2,000 events without a limit are due at one instant, for comparison. Then
+// 2,000 events of one key are due at one instant, at 500 a second with a burst of 50; then slow calls
+// of another key, at most eight at once, while the nodes are killed one after the other. A service
+// without limits is called before and meanwhile; its lateness is logged for each of these phases.
+// BELFRY_FLOW_RUN is the number of events, for a long run such as 50000.
 func TestFlowRun(t *testing.T) {
 	t.Parallel()
 	events, slow := 2000, 48
@@ -107,7 +108,7 @@ func TestFlowRun(t *testing.T) {
 	server := natstest.Run(t)
 	// The default of fired-max-per-service is a share of the stream, and the server of a test has
 	// a small one.
-	firedMax := 4*events + 1000
+	firedMax := 6*events + 1000
 	config := fmt.Sprintf("lease: 3s\nshards: 2\nallow-loopback: true\nfired-max-per-service: %d\n", firedMax)
 	var nodes [3]*proc.Node
 	for i := range nodes {
@@ -121,9 +122,9 @@ func TestFlowRun(t *testing.T) {
 	fast := flow.Limit{Rate: flow.Rate{Count: 500, Per: time.Second}, Burst: 50}
 	operator.set("fast", fast)
 	operator.set("slow", flow.Limit{Parallel: 8})
-	limited, parallel, free := newTarget(t, 0), newTarget(t, 300*time.Millisecond), newTarget(t, 0)
+	unlimited, limited, parallel, free := newTarget(t, 0), newTarget(t, 0), newTarget(t, 300*time.Millisecond), newTarget(t, 0)
 
-	// The service without limits.
+	// The service without limits whose lateness is logged.
 	other := connect(t, server.URL())
 	due := map[string]time.Time{}
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -145,13 +146,22 @@ func TestFlowRun(t *testing.T) {
 	}()
 
 	waittest.Until(t, "the service without limits is called", func() bool { n, _ := free.called(); return n >= 20 })
-	busyFrom := time.Now() // by the adds of the next events
 
-	start := time.Now().Add(3*time.Second + time.Duration(events)*time.Millisecond/2).Truncate(time.Millisecond)
-	instant := schemas.FormatTime(start.UnixMilli())
-	for n := range events {
-		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "fast", "timerflow": "fast", "timercallback": limited.url, "timerat": instant}, `{}`))
+	// burst adds the events of one service that are all due at one instant, which it returns.
+	burst := func(service, prefix string, to *target) time.Time {
+		instant := time.Now().Add(3*time.Second + time.Duration(events)*time.Millisecond/2).Truncate(time.Millisecond)
+		for n := range events {
+			c.publish(structured(attrs{"id": fmt.Sprint(prefix, n), "timersvc": service, "timerflow": service, "timercallback": to.url, "timerat": schemas.FormatTime(instant.UnixMilli())}, `{}`))
+		}
+		return instant
 	}
+	compareFrom := time.Now()
+	compared := burst("unlimited", "unlimited", unlimited)
+	waittest.UntilWithin(t, time.Duration(events)*time.Millisecond+4*bound, "every event without a limit is called", func() bool { n, _ := unlimited.called(); return n == events })
+	comparedAll := time.Now()
+
+	busyFrom := time.Now() // by the adds of the next events
+	start := burst("fast", "", limited)
 	all := time.Duration(events/fast.Rate.Count) * time.Second
 	waittest.UntilWithin(t, 2*all+4*bound, "every event is called", func() bool { n, _ := limited.called(); return n == events })
 	began := operator.began(events)
@@ -192,9 +202,12 @@ func TestFlowRun(t *testing.T) {
 		name     string
 		from, to time.Time
 	}{
-		{"while nothing else happens", time.Time{}, busyFrom},
-		{"while the limited events are added", busyFrom, start},
-		{"while they are called at their rate", start, killsFrom},
+		{"while nothing else happens", time.Time{}, compareFrom},
+		{"while events without a limit are added", compareFrom, compared},
+		{"for as long as they are called", compared, comparedAll},
+		{"while events with a limit are added", busyFrom, start},
+		{"for as long after their instant", start, start.Add(comparedAll.Sub(compared))},
+		{"from then on, while they are called at their rate", start.Add(comparedAll.Sub(compared)), killsFrom},
 		{"while nodes are killed", killsFrom, time.Now().Add(time.Hour)},
 	} {
 		var late []time.Duration
@@ -207,8 +220,8 @@ func TestFlowRun(t *testing.T) {
 			}
 		}
 		if slices.Sort(late); len(late) > 0 {
-			t.Logf("without limits, %s: %d calls, late by %s (half), %s (99 %%), %s (most, due %s after the instant)",
-				phase.name, len(late), late[len(late)/2], late[len(late)*99/100], late[len(late)-1], latest.Sub(start).Round(time.Millisecond))
+			t.Logf("without limits, %s: %d calls, late by %s (half), %s (99 %%), %s (most, due %s after the phase began)",
+				phase.name, len(late), late[len(late)/2], late[len(late)*99/100], late[len(late)-1], latest.Sub(phase.from).Round(time.Millisecond))
 		}
 	}
 }
