@@ -21,7 +21,7 @@ import (
 func (a *App) newHTTPAPI() (*httpapi.API, error) {
 	return httpapi.New(httpapi.Config{
 		Service: a.httpService, Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP),
-		Fired: a.fired, Status: a.status, Doctor: a.examine,
+		Fired: a.fired, FiredAfter: a.firedAfter, FiredNewest: a.firedNewest, Status: a.status, Doctor: a.examine,
 		MaxEvent: func() int { return a.store.MaxMessage() }, // asked once there is a service
 		Log:      a.component("http"), Registerer: a.reg,
 	})
@@ -85,6 +85,18 @@ func (a *App) fired(ctx context.Context, id httpapi.Identity, service string, af
 		log.Debug().Err(err).Str("service", service).Msg("a stream of fired events was interrupted; resuming")
 	})
 }
+
+// firedAfter passes the fired events of a service that are stored now to a stream of the HTTP API.
+func (a *App) firedAfter(ctx context.Context, id httpapi.Identity, service string, after uint64, fn func(*store.Letter) bool) error {
+	scope := router.Scope{Tenant: id.Tenant, All: id.AllTenants}
+	subject, err := scope.FiredSubject(service)
+	if err != nil {
+		return err
+	}
+	return a.store.FiredEvents(ctx, subject, after, fn)
+}
+
+func (a *App) firedNewest(ctx context.Context) (uint64, error) { return a.store.FiredNewest(ctx) }
 
 // status reads the state of the whole Belfry.
 func (a *App) status(ctx context.Context) (*status.Status, error) {

@@ -34,8 +34,8 @@ type Identity struct {
 	Payload bool
 }
 
-// Config configures an API. All fields but Loopback, Heartbeat, StreamWrite, Log and Registerer are
-// required.
+// Config configures an API. All fields but Loopback, Heartbeat, StreamWrite, Streams, Log and
+// Registerer are required.
 type Config struct {
 	// Service returns the operations for a caller. They change a timer only at revision, if it is
 	// not 0, and otherwise return an error of schemas.CodeConflict. An error, with a
@@ -51,6 +51,10 @@ type Config struct {
 	// from now on. It calls begun first, with the sequence after which it begins. An error has a schemas.Code; begun was then
 	// not called.
 	Fired func(ctx context.Context, id Identity, service string, after uint64, begun func(after uint64), fn func(*store.Letter)) error
+	// FiredAfter passes the events of a service that TIMERS_FIRED has now after a sequence to fn, in order,
+	// until fn returns false. FiredNewest returns the sequence of its newest event, 0 for none.
+	FiredAfter  func(ctx context.Context, id Identity, service string, after uint64, fn func(*store.Letter) bool) error
+	FiredNewest func(context.Context) (uint64, error)
 	// Status reads the state of the whole Belfry, and Doctor examines its installation as this node
 	// sees it.
 	Status func(context.Context) (*status.Status, error)
@@ -58,6 +62,9 @@ type Config struct {
 	// Heartbeat is the interval of comments in a stream, and StreamWrite the time in which a client
 	// must take an event; 0 for the defaults.
 	Heartbeat, StreamWrite time.Duration
+	// Streams is the number of streams that may be open at a time, a quarter of them of one tenant; 0 for
+	// 4,096.
+	Streams int
 	// MaxEvent is the size of the largest event that can be stored now, in bytes.
 	MaxEvent   func() int
 	Log        zerolog.Logger
@@ -81,7 +88,7 @@ type API struct {
 func New(o Config) (*API, error) {
 	o.Heartbeat, o.StreamWrite = cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.StreamWrite, DefaultStreamWrite)
 	a := &API{
-		o: o, mux: http.NewServeMux(), places: newPlaces(), streams: newStreams(), overviews: make(chan struct{}, maxOverviews),
+		o: o, mux: http.NewServeMux(), places: newPlaces(), streams: newStreams(&o), overviews: make(chan struct{}, maxOverviews),
 		served: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "http_requests_total", Help: "Requests of the HTTP API by route and error code (ok for none)."}, []string{"route", "code"}),
 	}
 	if o.Registerer != nil {

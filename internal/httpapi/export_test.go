@@ -35,9 +35,9 @@ const (
 	MaxHeldBytes  = maxHeldBytes
 	MaxHeldShare  = maxHeldShare
 
-	MaxOverviews     = maxOverviews
-	MaxStreams       = maxStreams
-	MaxTenantStreams = maxTenantStreams
+	MaxOverviews = maxOverviews
+	FeedEvents   = feedEvents
+	MaxFeeds     = maxFeeds
 )
 
 // ConcealText is a text as a caller without scope payload sees it.

@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,27 +17,33 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// GET /v1/stream sends fired events as Server-Sent Events. Each stream reads TIMERS_FIRED with a
-// consumer of its own, which ends with the connection. A stream waits for its client, so a slow
-// client gets events later and holds up nobody else.
+// GET /v1/stream sends fired events as Server-Sent Events, see feed.go. A stream waits for its client, so
+// a slow client gets events later and holds up nobody else.
 
 // Bounds of streams.
 const (
-	// maxStreams bounds the open streams of a node, because each is a consumer of the server and
-	// has up to store.FollowFired's messages in memory. maxTenantStreams bounds those of a tenant.
-	maxStreams       = 256
-	maxTenantStreams = maxStreams / 4
+	// maxStreams bounds the open streams of a node, because each is a connection; a quarter of it bounds
+	// those of a tenant.
+	maxStreams = 4096
 	// DefaultHeartbeat is the interval of the comments that show that a stream is alive.
 	DefaultHeartbeat = 15 * time.Second
 	// DefaultStreamWrite is the time in which the connection must take an event. It must exceed the
 	// time that a client needs to read what the kernel holds for it.
 	DefaultStreamWrite = 10 * time.Second
+	// pagePause is the pause of a stream that needs a page while too many others do.
+	pagePause = 250 * time.Millisecond
 )
+
+// fromNow is a sequence beyond all.
+const fromNow = math.MaxUint64
 
 const headerLastEvent = "Last-Event-ID"
 
 // streams are the open streams of an API.
 type streams struct {
+	most  int // a quarter of it is the limit of a tenant
+	feeds feeds
+
 	mu      sync.Mutex
 	open    int
 	tenants map[string]int // those of tenants
@@ -45,8 +51,11 @@ type streams struct {
 	closing chan struct{}
 }
 
-func newStreams() *streams {
-	return &streams{tenants: map[string]int{}, closing: make(chan struct{})}
+func newStreams(o *Config) *streams {
+	return &streams{
+		most: cmp.Or(o.Streams, maxStreams), tenants: map[string]int{}, closing: make(chan struct{}),
+		feeds: feeds{follow: o.Fired, byKey: map[feedKey]*feed{}, tenants: map[string]int{}, holders: map[holder]int{}},
+	}
 }
 
 // take counts a stream of a tenant; "" is the default tenant. The error is of
@@ -55,10 +64,10 @@ func (s *streams) take(tenant string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.open >= maxStreams:
-		return schemas.Errorf(schemas.CodeUnavailable, "%d streams are open, which is the limit of a node: close one, or use another node", maxStreams)
-	case tenant != "" && s.tenants[tenant] >= maxTenantStreams:
-		return schemas.Errorf(schemas.CodeUnavailable, "%d streams of tenant %s are open, which is its limit on a node: close one, or use another node", maxTenantStreams, tenant)
+	case s.open >= s.most:
+		return schemas.Errorf(schemas.CodeUnavailable, "%d streams are open, which is the limit of a node: close one, or use another node", s.most)
+	case tenant != "" && s.tenants[tenant] >= s.most/4:
+		return schemas.Errorf(schemas.CodeUnavailable, "%d streams of tenant %s are open, which is its limit on a node: close one, or use another node", s.most/4, tenant)
 	}
 	s.open++
 	if tenant != "" {
@@ -90,11 +99,12 @@ func (a *API) EndStreams() {
 
 // stream is one stream of fired events.
 type stream struct {
-	q      *request
-	cancel context.CancelFunc
-	events chan *store.Letter
-	begun  chan uint64
-	ended  chan error // has the result of Config.Fired
+	q    *request
+	feed *feed
+	// at is the sequence up to which its events have been sent.
+	at uint64
+	// page has older events that are next; while it has any, the stream has a permit of enterPage.
+	page []*store.Letter
 }
 
 // streamFired is GET /v1/stream.
@@ -107,34 +117,30 @@ func streamFired(q *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := q.api.streams.take(q.id.Tenant); err != nil {
+	open := q.api.streams
+	if err := open.take(q.id.Tenant); err != nil {
 		return answer{}, err
 	}
-	ctx, cancel := context.WithCancel(q.Context())
-	s := &stream{q: q, cancel: cancel, events: make(chan *store.Letter), begun: make(chan uint64, 1), ended: make(chan error, 1)}
-	go func() {
-		s.ended <- q.api.o.Fired(ctx, q.id, q.query.Get("service"), after, func(after uint64) { s.begun <- after }, func(l *store.Letter) {
-			select {
-			case s.events <- l:
-			case <-ctx.Done():
-			}
-		})
-	}()
-	select {
-	case after = <-s.begun:
-		return answer{stream: func(w http.ResponseWriter) { s.send(w, after) }}, nil
-	case err = <-s.ended:
-		cancel()
-		q.api.streams.release(q.id.Tenant)
+	s := &stream{q: q}
+	if s.feed, err = open.feeds.join(q.Context(), q.id, q.query.Get("service")); err != nil {
+		open.release(q.id.Tenant)
 		return answer{}, err
 	}
+	// The feed has begun before: so it has every event after the newest one of now.
+	newest, err := q.api.o.FiredNewest(q.Context())
+	if err != nil {
+		s.end()
+		return answer{}, err
+	}
+	s.at = min(after, newest)
+	return answer{stream: s.send}, nil
 }
 
 // lastEvent returns the sequence in the header Last-Event-ID, and without one a sequence beyond all.
 func lastEvent(h http.Header) (uint64, error) {
 	text := h.Get(headerLastEvent)
 	if text == "" {
-		return math.MaxUint64, nil
+		return fromNow, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -146,7 +152,7 @@ func lastEvent(h http.Header) (uint64, error) {
 // send sends events until the client leaves or takes too long, the token ends or its rights change, or
 // the server shuts down. The first line has the sequence after which the stream begins, so that a client that comes
 // again misses nothing, even if it has got no event.
-func (s *stream) send(w http.ResponseWriter, after uint64) {
+func (s *stream) send(w http.ResponseWriter) {
 	defer s.end()
 	a := s.q.api
 	rc := http.NewResponseController(w)
@@ -155,7 +161,7 @@ func (s *stream) send(w http.ResponseWriter, after uint64) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
-	text := fmt.Sprintf("id: %d\n\n", after)
+	text := fmt.Sprintf("id: %d\n\n", s.at)
 	beat := time.NewTicker(a.o.Heartbeat)
 	defer beat.Stop()
 	for {
@@ -167,31 +173,114 @@ func (s *stream) send(w http.ResponseWriter, after uint64) {
 		if err := rc.Flush(); err != nil {
 			return
 		}
-		select {
-		case l := <-s.events:
-			text = s.format(l)
-		case <-beat.C:
-			// A token that was removed or has expired ends the stream, and so does one with other rights:
-			// the client comes again and gets the events that it may see now.
-			if id, err := a.o.Authorize(s.q.Request, token.ScopeRead); err != nil || id != s.q.id {
-				return
-			}
-			text = ":\n\n"
-		case <-s.q.Context().Done():
-			return
-		case <-a.streams.closing:
+		var ok bool
+		if text, ok = s.next(beat.C); !ok {
 			return
 		}
 	}
 }
 
-// end ends the reading and waits for that.
-func (s *stream) end() {
-	s.cancel()
-	if err := <-s.ended; err != nil {
-		s.q.api.o.Log.Debug().Err(err).Msg("a stream of fired events has ended")
+// next waits for the next event, or for the time of a heartbeat, and returns what is to be sent. ok is false at the end of the
+// stream.
+func (s *stream) next(beat <-chan time.Time) (text string, ok bool) {
+	for {
+		l, news, pause := s.read()
+		if l != nil {
+			// Events that come without a break must not keep the end of the rights back.
+			select {
+			case <-beat:
+				if !s.may() {
+					return "", false
+				}
+			default:
+			}
+			s.at = l.Sequence
+			return s.format(l), s.q.Context().Err() == nil
+		}
+		var again <-chan time.Time
+		if pause {
+			again = time.After(pagePause)
+		}
+		select {
+		case <-news:
+		case <-again:
+		case <-beat:
+			return ":\n\n", s.may()
+		case <-s.feed.ended:
+			return "", false
+		case <-s.q.Context().Done():
+			return "", false
+		case <-s.q.api.streams.closing:
+			return "", false
+		}
 	}
-	s.q.api.streams.release(s.q.id.Tenant)
+}
+
+// read returns the next event. Without one it returns a channel that is closed when there may be one, or
+// pause: then it is to be asked again.
+func (s *stream) read() (l *store.Letter, news <-chan struct{}, pause bool) {
+	feeds := &s.q.api.streams.feeds
+	for {
+		if len(s.page) > 0 {
+			l, s.page = s.page[0], s.page[1:]
+			if len(s.page) == 0 {
+				s.page = nil
+				feeds.leavePage(holderOf(s.q.id))
+			}
+			return l, nil, false
+		}
+		l, news, floor, behind := s.feed.after(s.at)
+		if !behind {
+			return l, news, false
+		}
+		if !feeds.enterPage(holderOf(s.q.id)) {
+			return nil, nil, true
+		}
+		whole, err := s.readPage()
+		if len(s.page) == 0 {
+			s.page = nil
+			feeds.leavePage(holderOf(s.q.id))
+			if err != nil {
+				s.q.api.o.Log.Debug().Err(err).Msg("older events of a stream cannot be read; trying again")
+				return nil, nil, true
+			}
+			if whole {
+				s.at = max(s.at, floor)
+			}
+		}
+	}
+}
+
+// readPage reads the events after s.at that TIMERS_FIRED has now. whole says that there are no more.
+func (s *stream) readPage() (whole bool, err error) {
+	bytes := 0
+	whole = true
+	err = s.q.api.o.FiredAfter(s.q.Context(), s.q.id, s.feed.key.service, s.at, func(l *store.Letter) bool {
+		s.page = append(s.page, l)
+		bytes += len(l.Data)
+		whole = len(s.page) < pageEvents && bytes < pageBytes
+		return whole
+	})
+	return whole && err == nil, err
+}
+
+// may reports whether the caller still has the rights with which the stream began. A token that was removed or
+// has expired ends the stream, and so does one with other rights: the client comes again and gets the
+// events that it may see now.
+func (s *stream) may() bool {
+	id, err := s.q.api.o.Authorize(s.q.Request, token.ScopeRead)
+	return err == nil && id == s.q.id
+}
+
+// end returns what the stream has taken.
+func (s *stream) end() {
+	open := s.q.api.streams
+	if len(s.page) > 0 {
+		s.page = nil
+		open.feeds.leavePage(holderOf(s.q.id))
+	}
+	open.feeds.leave(s.feed)
+	open.release(s.q.id.Tenant)
 }
 
 // firedEvent is the data of an event.

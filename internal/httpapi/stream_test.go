@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,7 +144,9 @@ func testStream(t *testing.T, n *node) {
 		}
 		return count
 	}
-	waittest.Until(t, "the first stream's consumer is gone", func() bool { return consumers() == 1 })
+	beside, _ := n.stream(t, "/v1/stream?service=stream")
+	waittest.Until(t, "two streams of the service share a consumer, and the first one's is gone", func() bool { return consumers() == 1 })
+	beside.close()
 	again.close()
 	waittest.Until(t, "no consumer is left", func() bool { return consumers() == 0 })
 
@@ -189,7 +193,9 @@ func serveStreams(t *testing.T, f fired, change func(*httpapi.Config), server fu
 // room.
 func TestStreamLimits(t *testing.T) {
 	t.Parallel()
+	const most = 40
 	c, a := serveStreams(t, silent, func(o *httpapi.Config) {
+		o.Streams = most
 		o.Authorize = func(r *http.Request, _ string) (httpapi.Identity, error) {
 			return httpapi.Identity{Name: "x", Tenant: r.Header.Get("Tenant")}, nil
 		}
@@ -210,12 +216,12 @@ func TestStreamLimits(t *testing.T) {
 			t.Error("no Retry-After")
 		}
 	}
-	open(httpapi.MaxTenantStreams, "acme")
+	open(most/4, "acme")
 	refused("acme", "streams of tenant acme")
-	open(httpapi.MaxStreams-httpapi.MaxTenantStreams, "")
+	open(most-most/4, "")
 	refused("", "the limit of a node")
 	streams[0].close()
-	waittest.Until(t, "the stream that ended has made room", func() bool { return httpapi.OpenStreams(a) == httpapi.MaxStreams-1 })
+	waittest.Until(t, "the stream that ended has made room", func() bool { return httpapi.OpenStreams(a) == most-1 })
 	open(1, "acme")
 	a.EndStreams()
 	for _, s := range streams[1:] {
@@ -225,44 +231,183 @@ func TestStreamLimits(t *testing.T) {
 	}
 }
 
-// TestSlowStream: a client that takes no events is disconnected, and disturbs no other stream.
+// TestStreamServices: a node follows a bounded number of services, whatever the number of streams.
+func TestStreamServices(t *testing.T) {
+	t.Parallel()
+	c, a := serveStreams(t, silent, nil, nil)
+	var streams []*sse
+	for n := range httpapi.MaxFeeds {
+		s, _ := c.stream(t, fmt.Sprintf("/v1/stream?service=s%d", n))
+		streams = append(streams, s)
+	}
+	c.send(t, "GET", "/v1/stream?service=more", "").want(t, 503, "streams of 256 services")
+	more, _ := c.stream(t, "/v1/stream?service=s0")
+	more.close()
+	streams[1].close()
+	waittest.Until(t, "the streams that ended have made room", func() bool { return httpapi.OpenStreams(a) == httpapi.MaxFeeds-1 })
+	c.stream(t, "/v1/stream?service=more")
+}
+
+// firedLog stands for TIMERS_FIRED with the events of one service.
+type firedLog struct {
+	follows atomic.Int32 // how often it was followed
+
+	mu     sync.Mutex
+	events []*store.Letter // of the sequences 1, 2 …
+	grown  chan struct{}   // closed with the next event
+}
+
+func newFiredLog() *firedLog { return &firedLog{grown: make(chan struct{})} }
+
+// add appends an event with the given data.
+func (l *firedLog) add(data string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, &store.Letter{Subject: schemas.SubjectFired("x"), Sequence: uint64(len(l.events) + 1), Header: map[string][]string{
+		"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "content-type": {"text/plain"}, "ce-timerat": {"2027-01-01T00:00:00Z"},
+		"ce-timerscheduled": {"2027-01-01T00:00:00.000Z"}, "ce-timerfired": {"2027-01-01T00:00:00.000Z"}, "ce-timerrun": {"1"}, "ce-timerattempt": {"1"}, "ce-timersvc": {"x"},
+	}, Data: []byte(data)})
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+// after returns the events after a sequence, and a channel that is closed with the next one.
+func (l *firedLog) after(seq uint64) ([]*store.Letter, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.events[min(seq, uint64(len(l.events))):], l.grown
+}
+
+func (l *firedLog) follow(ctx context.Context, _ httpapi.Identity, _ string, after uint64, begun func(uint64), fn func(*store.Letter)) error {
+	l.follows.Add(1)
+	newest, _ := l.newest(ctx)
+	after = min(after, newest)
+	begun(after)
+	for {
+		events, grown := l.after(after)
+		for _, e := range events {
+			fn(e)
+			after = e.Sequence
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-grown:
+		}
+	}
+}
+
+func (l *firedLog) page(_ context.Context, _ httpapi.Identity, _ string, after uint64, fn func(*store.Letter) bool) error {
+	events, _ := l.after(after)
+	for _, e := range events {
+		if !fn(e) {
+			break
+		}
+	}
+	return nil
+}
+
+func (l *firedLog) newest(context.Context) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return uint64(len(l.events)), nil
+}
+
+// serve serves streams of the log.
+func (l *firedLog) serve(t *testing.T, change func(*httpapi.Config)) (*client, *httpapi.API) {
+	t.Helper()
+	return serveStreams(t, l.follow, func(o *httpapi.Config) {
+		o.FiredAfter, o.FiredNewest = l.page, l.newest
+		if change != nil {
+			change(o)
+		}
+	}, nil)
+}
+
+// TestSlowStream: a client that takes no events is disconnected, and disturbs no other stream of its
+// service.
 func TestSlowStream(t *testing.T) {
 	t.Parallel()
-	dropped := make(chan struct{}, 1)
-	large := strings.Repeat("x", 1<<20)
-	c, _ := serveStreams(t, func(ctx context.Context, _ httpapi.Identity, service string, _ uint64, begun func(uint64), fn func(*store.Letter)) error {
-		begun(1)
-		for seq := uint64(2); ctx.Err() == nil; seq++ {
-			l := &store.Letter{Subject: schemas.SubjectFired(service), Sequence: seq, Header: map[string][]string{
-				"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "content-type": {"text/plain"}, "ce-timerat": {"2027-01-01T00:00:00Z"},
-				"ce-timerscheduled": {"2027-01-01T00:00:00.000Z"}, "ce-timerfired": {"2027-01-01T00:00:00.000Z"}, "ce-timerrun": {"1"}, "ce-timerattempt": {"1"}, "ce-timersvc": {service},
-			}, Data: []byte(large)}
-			fn(l)
-		}
-		if service == "slow" {
-			dropped <- struct{}{}
-		}
-		return nil
-	}, func(o *httpapi.Config) { o.StreamWrite = 500 * time.Millisecond }, nil)
+	log := newFiredLog()
+	c, a := log.serve(t, func(o *httpapi.Config) { o.StreamWrite = 500 * time.Millisecond })
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the server has closed it
-	if _, err := fmt.Fprint(conn, "GET /v1/stream?service=slow HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+	if _, err := fmt.Fprint(conn, "GET /v1/stream?service=x HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	good, _ := c.stream(t, "/v1/stream?service=good")
-	for {
-		id, data, ok := good.next(t)
-		if !ok || !strings.Contains(data, large) {
-			t.Fatalf("the other stream: got event %q of %d bytes, want the data", id, len(data))
+	good, _ := c.stream(t, "/v1/stream?service=x")
+	waittest.Until(t, "both streams are open", func() bool { return httpapi.OpenStreams(a) == 2 })
+	large := strings.Repeat("x", 1<<20)
+	for n := 1; httpapi.OpenStreams(a) == 2; n++ {
+		log.add(large)
+		if id, data, _ := good.next(t); id != strconv.Itoa(n) || !strings.Contains(data, large) {
+			t.Fatalf("the other stream: got event %s of %d bytes, want %d with its data", id, len(data), n)
 		}
-		select {
-		case <-dropped:
-			return
-		default:
+	}
+	if n := log.follows.Load(); n != 1 {
+		t.Errorf("%d readers for the streams of one service, want 1", n)
+	}
+}
+
+// TestStreamsShareAFeed: many streams of a service have one reader. Each gets every event once and in order: those that
+// begin now, those that were away for longer than the feed remembers, and those that begin while events fire.
+func TestStreamsShareAFeed(t *testing.T) {
+	t.Parallel()
+	log := newFiredLog()
+	c, a := log.serve(t, nil)
+	const old, meanwhile, later = httpapi.FeedEvents + 107, httpapi.FeedEvents + 100, 50
+	for range old {
+		log.add("old")
+	}
+	added := make(chan struct{})
+	var wait sync.WaitGroup
+	check := func(s *sse, from, to int) {
+		defer wait.Done()
+		for n := from + 1; n <= to; n++ {
+			if id, _, ok := s.next(t); !ok || id != strconv.Itoa(n) {
+				t.Errorf("a stream after %d: got event %q, want %d", from, id, n)
+				return
+			}
 		}
+	}
+	follow := func(from int, header ...string) {
+		s, after := c.stream(t, "/v1/stream?service=x", header...)
+		begin, err := strconv.Atoi(after)
+		if err != nil || from >= 0 && begin != from {
+			t.Fatalf("the stream begins after %q, want %d", after, from)
+		}
+		wait.Add(1)
+		go check(s, begin, old+meanwhile+later)
+	}
+	for range 3 {
+		follow(old)
+		follow(0, "Last-Event-ID", "0")
+		follow(old-30, "Last-Event-ID", strconv.Itoa(old-30))
+		follow(old, "Last-Event-ID", "999999999") // of another stream
+	}
+	go func() {
+		defer close(added)
+		for range meanwhile {
+			log.add("meanwhile")
+		}
+	}()
+	for range 3 {
+		follow(-1)
+		follow(0, "Last-Event-ID", "0")
+	}
+	<-added
+	for range later {
+		log.add("later")
+	}
+	wait.Wait()
+	if n := log.follows.Load(); n != 1 {
+		t.Errorf("%d readers for the streams of one service, want 1", n)
+	}
+	if n := httpapi.OpenStreams(a); n != 18 {
+		t.Errorf("%d streams are open, want 18", n)
 	}
 }
 

@@ -50,6 +50,10 @@ func fakeConfig(f fake) httpapi.Config {
 		Service:   func(httpapi.Identity, uint64) (httpapi.Operations, error) { return f, nil },
 		Authorize: func(*http.Request, string) (httpapi.Identity, error) { return httpapi.Identity{Payload: true}, nil },
 		MaxEvent:  func() int { return 1 << 10 },
+		FiredAfter: func(context.Context, httpapi.Identity, string, uint64, func(*store.Letter) bool) error {
+			return nil
+		},
+		FiredNewest: func(context.Context) (uint64, error) { return 7, nil },
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -54,6 +55,9 @@ func (e *Events) findIDs(ctx context.Context, stream string, filter []string, si
 // followSpare is room in a request of FollowFired for subjects and headers of the server, in bytes.
 const followSpare = 64 << 10
 
+// firedEventsBound bounds the time of FiredEvents.
+const firedEventsBound = 10 * time.Second
+
 // FollowFired passes the events of a subject of TIMERS_FIRED to fn, in their order and one at a
 // time: the events after a sequence, or if the stream has not come to that, the events that are stored from
 // now on. First it calls begun with the sequence after which it begins. It has few messages in
@@ -68,6 +72,44 @@ func (e *Events) FollowFired(ctx context.Context, subject string, after uint64, 
 	begun(after)
 	e.jet.FollowSlowly(ctx, schemas.StreamFired, subject, after, e.jet.MaxPayload()+followSpare, func(m *jet.Msg) { fn(letterOf(m)) }, interrupted)
 	return nil
+}
+
+// FiredEvents passes the events of a subject that TIMERS_FIRED has now after a sequence to fn, in their
+// order, until fn returns false. It has few messages in memory, as FollowFired. Errors: schemas.ErrUnavailable;
+// what fn has got then follows the sequence without a gap, too.
+func (e *Events) FiredEvents(ctx context.Context, subject string, after uint64, fn func(*Letter) bool) error {
+	last, err := e.jet.Last(ctx, schemas.StreamFired, subject)
+	switch {
+	case errors.Is(err, schemas.ErrNotFound), err == nil && last.Sequence <= after:
+		return nil
+	case err != nil:
+		return err
+	}
+	// The last event may leave the stream meanwhile. Then the next one, or the end of the time, ends this.
+	following, end := context.WithTimeout(ctx, firedEventsBound)
+	defer end()
+	done := false
+	var failed error
+	e.jet.FollowSlowly(following, schemas.StreamFired, subject, after, e.jet.MaxPayload()+followSpare, func(m *jet.Msg) {
+		if !done && (!fn(letterOf(m)) || m.Sequence >= last.Sequence) {
+			done = true
+			end()
+		}
+	}, func(err error) { failed = err })
+	if done {
+		return nil
+	}
+	return schemas.Errorf(schemas.CodeUnavailable, "read %s: the events up to %d did not come within %s: %w", schemas.StreamFired, last.Sequence, firedEventsBound, cmp.Or(ctx.Err(), failed, following.Err()))
+}
+
+// FiredNewest returns the sequence of the newest event of TIMERS_FIRED, whatever its subject; 0 if it never had
+// one. Errors: schemas.ErrUnavailable.
+func (e *Events) FiredNewest(ctx context.Context) (uint64, error) {
+	info, err := e.jet.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		return 0, err
+	}
+	return info.State.LastSeq, nil
 }
 
 // FiredAfter passes to fn the message id of each event of TIMERS_FIRED after a sequence or,
