@@ -146,6 +146,9 @@ func (n *Node) URL() string {
 	return "nats://" + n.nats
 }
 
+// Address is the node's HTTP address.
+func (n *Node) Address() string { return n.http }
+
 // Start starts the process; it does not wait until it is ready.
 func (n *Node) Start() {
 	n.t.Helper()
