@@ -11,7 +11,7 @@ import (
 )
 
 // All streams of one service share a feed: one consumer of the server, whatever the number of
-// streams. A feed keeps its newest events. Each stream takes events from it at its own pace; one that
+// streams. A feed keeps its newest events. Each stream takes events from it at its own pace. A stream that
 // needs older events, because it comes again or is slow, reads them from TIMERS_FIRED, a page at a time.
 // So an idle stream costs its connection alone, and a slow one holds up nobody.
 
@@ -24,7 +24,7 @@ const (
 	// A feed keeps at most feedEvents events, and feedBytes of them, but at least one.
 	feedEvents = 512
 	feedBytes  = 1 << 20
-	// A page of older events has at most pageEvents events, and ends with the one that exceeds
+	// A page of older events has at most pageEvents events, and ends with the event that exceeds
 	// pageBytes.
 	pageEvents = 32
 	pageBytes  = 256 << 10

@@ -352,8 +352,8 @@ func TestSlowStream(t *testing.T) {
 	}
 }
 
-// TestStreamsShareAFeed: many streams of a service have one reader. Each gets every event once and in order: those that
-// begin now, those that were away for longer than the feed remembers, and those that begin while events fire.
+// TestStreamsShareAFeed: many streams of a service have one reader. Each gets every event once and in order, whether it
+// begins now, was away for longer than the feed remembers, or begins while events fire.
 func TestStreamsShareAFeed(t *testing.T) {
 	t.Parallel()
 	log := newFiredLog()
