@@ -202,6 +202,9 @@ func TestKilledNothingReturns(t *testing.T) {
 // their records expire. A timer whose final write was acknowledged never has another state
 // again, and an acknowledged timer is not lost.
 func TestKilledAnywhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out the rounds of kills")
+	}
 	t.Parallel()
 	for _, sync := range []bool{false, true} {
 		t.Run(map[bool]string{false: "fast", true: "safe"}[sync], func(t *testing.T) {
@@ -209,11 +212,7 @@ func TestKilledAnywhere(t *testing.T) {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			l := &lives{killed: newKilled(t, sync), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[schemas.TimerID]schemas.State{}}
-			rounds := 4
-			if testing.Short() {
-				rounds = 2
-			}
-			for round := range rounds {
+			for round := range 4 {
 				l.killWhileWriting(500+l.rnd.IntN(1500), round%2 == 0)
 				l.check("after the kill while writing")
 				// Kill the server shortly before or after the last record expires.

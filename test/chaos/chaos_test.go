@@ -40,7 +40,7 @@ const (
 func TestChaos(t *testing.T) {
 	sd := seed(t)
 	load, spread, brief := briefLoad, briefSpread, true
-	if text := os.Getenv("BELFRY_CHAOS_SECONDS"); text != "" {
+	if text := duration(t); text != "" {
 		seconds, err := strconv.Atoi(text)
 		if err != nil || seconds < 10 {
 			t.Fatalf("BELFRY_CHAOS_SECONDS=%q must be a number of seconds, 10 or more", text)
