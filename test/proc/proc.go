@@ -148,6 +148,8 @@ func (n *Node) URL() string {
 
 // Address is the node's HTTP address.
 func (n *Node) Address() string { return n.http }
+// HTTP is the URL of the node's HTTP API.
+func (n *Node) HTTP() string { return "http://" + n.http }
 
 // Start starts the process; it does not wait until it is ready.
 func (n *Node) Start() {
