@@ -59,12 +59,17 @@ type DeadQuery struct {
 	// DeadLetter.ErrorCode.
 	Sequence  uint64
 	ErrorCode string
+	// Sequences selects dead letters by their sequences, at most 2,000; not with Sequence.
+	Sequences []uint64
+	// Rate spreads the calls of BulkReplay: a number of calls in a duration, such as "10/s" or "100/m".
+	// Without it all are due at once. BulkDiscard has none.
+	Rate string
 	// DryRun changes nothing; the pages have the dead letters that the query selects.
 	DryRun bool
 }
 
 func (q *DeadQuery) request(cursor string, opts []ControlOption) schemas.BulkDeadRequest {
-	r := schemas.BulkDeadRequest{Service: q.Service, Sequence: q.Sequence, ErrorCode: q.ErrorCode, DryRun: q.DryRun, By: callerName(opts), Cursor: cursor}
+	r := schemas.BulkDeadRequest{Service: q.Service, Sequence: q.Sequence, Sequences: q.Sequences, ErrorCode: q.ErrorCode, Rate: q.Rate, DryRun: q.DryRun, By: callerName(opts), Cursor: cursor}
 	if !q.Timer.IsZero() {
 		r.TimerRef = ref(q.Timer)
 	}
@@ -73,8 +78,8 @@ func (q *DeadQuery) request(cursor string, opts []ControlOption) schemas.BulkDea
 
 // BulkReplay calls back again for the dead letters that a query selects, with all their attempts,
 // and yields a page with counts for each request. Letters that cannot be replayed stay, and are
-// counted as refused; letters that come later are not selected. It is otherwise as
-// [Client.BulkCancel].
+// counted as refused; letters that come later are not selected. With a Rate the letters are put back
+// at once, and Belfry calls one after the other. It is otherwise as [Client.BulkCancel].
 func (c *Client) BulkReplay(ctx context.Context, q DeadQuery, opts ...ControlOption) iter.Seq2[BulkDeadPage, error] {
 	return c.bulkDead(ctx, "bulk.replay", &q, opts)
 }

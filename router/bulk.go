@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -18,7 +19,8 @@ import (
 // still selects it at that revision.
 //
 // A cursor has a number before that of the list, which keeps the whole operation the same:
-// a reschedule has the due time, and an operation on dead letters the time of its first page.
+// a reschedule has the due time, and an operation on dead letters the time of its first page. A replay
+// at a rate has the due time of its next letter before these.
 
 // cursorSeparator is between that number and the cursor of the list.
 const cursorSeparator = "/"
@@ -194,8 +196,13 @@ func (o *Operations) changeSelected(ctx context.Context, id schemas.TimerID, lis
 // and the cursor of the next page.
 func (s *Service) bulkDead(ctx context.Context, q *schemas.BulkDeadRequest, verb string) (page store.DeadPage, err error) {
 	dq := store.DeadQuery{Sequence: q.Sequence, ErrorCode: q.ErrorCode}
-	if q.TimerRef == (schemas.TimerRef{}) && q.Service == "" && q.Sequence == 0 && q.ErrorCode == "" {
-		return page, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters by timer (timer, or id and source), service, sequence or errorcode")
+	switch {
+	case q.TimerRef == (schemas.TimerRef{}) && q.Service == "" && q.Sequence == 0 && len(q.Sequences) == 0 && q.ErrorCode == "":
+		return page, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters by timer (timer, or id and source), service, sequence, sequences or errorcode")
+	case q.Sequence != 0 && len(q.Sequences) > 0:
+		return page, schemas.Errorf(schemas.CodeBadRequest, "give either sequence or sequences")
+	case len(q.Sequences) > schemas.MaxBulkSequences:
+		return page, schemas.Errorf(schemas.CodeBadRequest, "sequences has %d numbers; the limit is %d", len(q.Sequences), schemas.MaxBulkSequences)
 	}
 	if dq.Service, dq.Tenant, err = s.scope.selects(q.Service); err != nil {
 		return page, err
@@ -214,27 +221,126 @@ func (s *Service) bulkDead(ctx context.Context, q *schemas.BulkDeadRequest, verb
 	}
 	// A replayed timer that dies again is at the end of the list: it is not part of the operation.
 	dq.Until, dq.Cursor = time.UnixMilli(until+1), cursor
-	page, err = s.o.Store.DeadList(ctx, dq)
+	if len(q.Sequences) > 0 {
+		page, err = s.deadSequences(ctx, dq, q.Sequences, verb)
+	} else {
+		page, err = s.o.Store.DeadList(ctx, dq)
+	}
 	page.Cursor = nextCursor(until, page.Cursor)
 	return page, err
 }
 
+// deadSequences is a page of the dead letters with these sequences, in their order, that dq selects. As in
+// a list, the cursor is the last sequence of the page.
+func (s *Service) deadSequences(ctx context.Context, dq store.DeadQuery, sequences []uint64, verb string) (page store.DeadPage, err error) {
+	after := uint64(0)
+	if dq.Cursor != "" {
+		if after, err = strconv.ParseUint(dq.Cursor, 10, 64); err != nil {
+			return page, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by %s", dq.Cursor, verb)
+		}
+		dq.Cursor = ""
+	}
+	left := slices.Compact(slices.Sorted(slices.Values(sequences)))
+	left = slices.DeleteFunc(left, func(seq uint64) bool { return seq <= after })
+	n := min(len(left), dq.Limit)
+	for _, seq := range left[:n] {
+		dq.Sequence = seq
+		one, err := s.o.Store.DeadList(ctx, dq)
+		if err != nil {
+			return page, err
+		}
+		page.Letters = append(page.Letters, one.Letters...)
+	}
+	if n < len(left) {
+		page.Cursor = strconv.FormatUint(left[n-1], 10)
+	}
+	return page, nil
+}
+
+// pace gives the letters of a replay their due times. Its cursor has the time of the next one
+// before that of the operation.
+type pace struct {
+	interval time.Duration
+	nextNs   int64 // Unix nanoseconds
+	last     time.Time
+}
+
+// paceOf returns the pace of a request, nil without a rate, and the rest of its cursor.
+func (s *Service) paceOf(q *schemas.BulkDeadRequest, verb string) (*pace, string, error) {
+	if q.Rate == "" {
+		return nil, q.Cursor, nil
+	}
+	r, err := flow.ParseRate(q.Rate)
+	if err == nil {
+		err = flow.Limit{Rate: r, Burst: r.DefaultBurst()}.Check()
+	}
+	if err != nil {
+		return nil, "", schemas.Errorf(schemas.CodeBadRequest, "%w", err)
+	}
+	next, rest, err := bulkCursor(q.Cursor, s.nowMs()*int64(time.Millisecond), verb)
+	return &pace{interval: r.Interval(), nextNs: next}, rest, err
+}
+
+// due returns the due time of the next letter, in Unix milliseconds; 0 for now.
+func (p *pace) due(nowMs int64) int64 {
+	if p == nil {
+		return 0
+	}
+	p.nextNs = max(p.nextNs, nowMs*int64(time.Millisecond))
+	return (p.nextNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
+}
+
+// replayed says that a letter has got a due time.
+func (p *pace) replayed(dueMs int64) {
+	if p != nil {
+		p.nextNs += int64(p.interval)
+		p.last = schemas.TimeOf(dueMs)
+	}
+}
+
+// finish adds what the pace keeps to a reply.
+func (p *pace) finish(reply *schemas.BulkDeadReply) {
+	if p != nil {
+		reply.Last, reply.Cursor = p.last, nextCursor(p.nextNs, reply.Cursor)
+	}
+}
+
 // BulkReplay replays a page of dead letters as DeadReplay does, or only lists them (q.DryRun). A
-// letter that cannot be replayed stays, and its reason is counted. Caller and errors are as in
-// BulkCancel; further errors: invalid_timer_id.
+// letter that cannot be replayed stays, and its reason is counted. With q.Rate the letters are put
+// back at once, and are due one after the other. A page that is repeated after an error begins with the
+// same due time again. Caller and errors are as in BulkCancel; further errors: invalid_timer_id.
 func (s *Service) BulkReplay(ctx context.Context, q schemas.BulkDeadRequest, from schemas.Caller) (schemas.BulkDeadReply, error) {
-	return s.bulkLetters(ctx, &q, from, "bulk.replay", func(ctx context.Context, l letter, damaged error, by schemas.Caller) error {
+	const verb = "bulk.replay"
+	p, cursor, err := s.paceOf(&q, verb)
+	if err != nil {
+		return schemas.BulkDeadReply{}, err
+	}
+	q.Cursor = cursor
+	reply, err := s.bulkLetters(ctx, &q, from, verb, func(ctx context.Context, l letter, damaged error, by schemas.Caller) error {
 		if damaged != nil {
 			return schemas.Errorf(schemas.CodeDamaged, "%w", damaged)
 		}
-		return s.replayOne(ctx, l, by)
+		due := p.due(s.nowMs())
+		if due-s.nowMs() > s.ops.MaxHorizon.Milliseconds() {
+			return schemas.Errorf(schemas.CodeBadRequest, "at %s the dead letter would be due after %s, further ahead than the limit of %s", q.Rate, schemas.FormatTime(due), s.ops.MaxHorizon)
+		}
+		err := s.replayOne(ctx, l, due, by)
+		if err == nil {
+			p.replayed(due)
+		}
+		return err
 	})
+	p.finish(&reply)
+	return reply, err
 }
 
 // BulkDiscard removes a page of dead letters for good, or only lists them. The records of their
 // timers stay as they are. Each removal is logged with the caller, and is not counted as expired. It
-// is otherwise as BulkReplay.
+// is otherwise as BulkReplay, without a rate.
 func (s *Service) BulkDiscard(ctx context.Context, q schemas.BulkDeadRequest, from schemas.Caller) (schemas.BulkDeadReply, error) {
+	if q.Rate != "" {
+		return schemas.BulkDeadReply{}, schemas.Errorf(schemas.CodeBadRequest, "rate is for a replay: leave it out")
+	}
 	return s.bulkLetters(ctx, &q, from, "bulk.discard", func(ctx context.Context, l letter, _ error, by schemas.Caller) error {
 		if err := s.o.Store.DeadDelete(ctx, l.raw.Sequence); err != nil {
 			return err

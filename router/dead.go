@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"errors"
+	"net/url"
+	"strings"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -43,10 +45,20 @@ func (s *Service) readLetter(m *store.Letter) (letter, error) {
 		ErrorCode: m.Get(schemas.HeaderErrorCode), ErrorData: m.Get(schemas.HeaderError), Consumer: m.Get(schemas.HeaderConsumer),
 	}
 	l.info.Tenant, l.info.Service = schemas.SplitService(l.spec.Service)
+	l.info.Host = callbackHost(l.spec.Callback)
 	if !l.claim.Schedule.IsZero() {
 		l.info.Schedule, l.info.Run = l.claim.Schedule, l.claim.Run
 	}
 	return l, nil
+}
+
+// callbackHost returns the host of an HTTP callback; "" for any other.
+func callbackHost(callback string) string {
+	u, err := url.Parse(callback)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	return strings.ToLower(u.Host)
 }
 
 // DeadList returns a page of dead letters. Errors: bad_request, invalid_timer_id,
@@ -141,7 +153,7 @@ func (s *Service) replay(ctx context.Context, dq store.DeadQuery, one bool, by s
 		for _, m := range page.Letters {
 			l, err := s.readLetter(m)
 			if err == nil {
-				err = s.replayOne(ctx, l, by)
+				err = s.replayOne(ctx, l, 0, by)
 			}
 			switch code := schemas.CodeOf(err); {
 			case err == nil:
@@ -178,10 +190,10 @@ func partly(ctx context.Context, reply schemas.ReplayReply, err error) (schemas.
 	return reply, nil
 }
 
-// replayOne puts one letter back. Errors: bad_request for a letter of a consumer of fired
+// replayOne puts one letter back, due at dueMs (Unix milliseconds) but not before now. Errors: bad_request for a letter of a consumer of fired
 // events (the Go client's Handle); conflict if another timer has its id now; unavailable
 // while functions has published the letter and not written the record yet.
-func (s *Service) replayOne(ctx context.Context, l letter, by schemas.Caller) error {
+func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schemas.Caller) error {
 	if c := l.info.Consumer; c != "" {
 		return schemas.Errorf(schemas.CodeBadRequest, "dead letter %d is from consumer %s of %s and has no callback to replay; publishing the event again would reach every consumer: add it under another id", l.raw.Sequence, c, schemas.SubjectFired(l.info.Service))
 	}
@@ -216,6 +228,9 @@ func (s *Service) replayOne(ctx context.Context, l letter, by schemas.Caller) er
 			rec = l.record()
 		}
 		rec.Replay(body, l.spec.MaxAttempts, !l.undeliverable(), s.nowMs(), by)
+		if dueMs > rec.DueMs {
+			rec.DueMs, rec.NextMs = dueMs, dueMs
+		}
 		if l.claim.Deferred > 0 && rec.Attempt == 0 {
 			// The event was on timers.fired before it waited for its slot.
 			rec.Deferral = &schemas.Deferral{Count: l.claim.Deferred}

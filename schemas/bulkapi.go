@@ -1,11 +1,15 @@
 package schemas
 
+import "time"
+
 // Bounds of the bulk operations.
 const (
 	// MaxBulk bounds the timers, or dead letters, of a page of a bulk operation.
 	MaxBulk = 200
 	// DefaultBulk is that number for a request without a limit.
 	DefaultBulk = 100
+	// MaxBulkSequences bounds BulkDeadRequest.Sequences.
+	MaxBulkSequences = 2000
 )
 
 // BulkRequest is the body of timers.api.bulk.cancel: it selects a page of timers. The other filters
@@ -81,8 +85,13 @@ type BulkDeadRequest struct {
 	Service string `json:"service,omitempty"`
 	// Sequence selects one dead letter by its sequence in TIMERS_DEAD.
 	Sequence uint64 `json:"sequence,omitempty"`
+	// Sequences selects dead letters by their sequences, at most MaxBulkSequences; not with Sequence.
+	Sequences []uint64 `json:"sequences,omitempty"`
 	// ErrorCode selects those with this reason; see DeadInfo.ErrorCode.
 	ErrorCode string `json:"errorcode,omitempty"`
+	// Rate spreads the calls of a replay, such as 10/s or 100/m: each letter is due a fraction of the
+	// time after the one before, over all pages. Without a rate all are due now. Only for replay.
+	Rate string `json:"rate,omitempty"`
 	// DryRun changes nothing. The answer has the dead letters that the filter selects.
 	DryRun bool   `json:"dryrun,omitempty"`
 	By     string `json:"by,omitempty"`     // as in CancelRequest
@@ -97,4 +106,6 @@ type BulkDeadReply struct {
 	// that would be.
 	Dead   []DeadInfo `json:"dead"`
 	Cursor string     `json:"cursor,omitempty"`
+	// Last is the due time of the last letter that was replayed; zero without a rate.
+	Last time.Time `json:"last,omitzero"`
 }

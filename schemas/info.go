@@ -254,6 +254,9 @@ type DeadInfo struct {
 	Attempts  uint32    `json:"attempts"`
 	ErrorCode string    `json:"errorcode"`
 	ErrorData string    `json:"errordata,omitempty"`
+	// Host is the host of an HTTP callback, in lower case and with its port if the URL has one; empty for
+	// other callbacks, for a path below the base URL of the service, and if the callback cannot be decrypted.
+	Host string `json:"host,omitempty"`
 	// Consumer is the name of the consumer of timers.fired.<service> (the Go client's
 	// Handle) that wrote the dead letter. Such a dead letter cannot be replayed.
 	Consumer string `json:"consumer,omitempty"`

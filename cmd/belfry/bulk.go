@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -177,6 +178,17 @@ func (f *deadFlags) resolve(args []string) error {
 	err := f.timerRef.resolve(args)
 	f.query.Timer = f.id
 	return err
+}
+
+// checkRate validates the rate of a replay before any request.
+func (f *deadFlags) checkRate() error {
+	if f.query.Rate == "" {
+		return nil
+	}
+	if _, err := flow.ParseRate(f.query.Rate); err != nil {
+		return usagef("--rate: %v", err)
+	}
+	return nil
 }
 
 // none is the error of an ID without dead letters.

@@ -214,7 +214,7 @@ func TestDeadLetters(t *testing.T) {
 			t.Errorf("%s: got %+v, want the dead letter", line, got)
 		}
 	}
-	if r := ok[map[string]int](t, n, "dead", "replay", "--svc", "orders"); r[0]["replayed"] != 1 {
+	if r := ok[map[string]int](t, n, "dead", "replay", "--svc", "orders", "--rate", "10/s"); r[0]["replayed"] != 1 {
 		t.Errorf("dead replay --svc: got %v, want 1 replayed", r)
 	}
 	<-calls
@@ -232,6 +232,7 @@ func TestDeadLetters(t *testing.T) {
 		n.client(t, "dead", verb).oneLine(t, exitUsage)
 		n.client(t, "dead", verb, "none", "--source", "/none").oneLine(t, exitNotFound)
 	}
+	n.client(t, "dead", "replay", "--svc", "orders", "--rate", "10").oneLine(t, exitUsage)
 }
 
 // TestUsage: mistakes that the program finds without a server.

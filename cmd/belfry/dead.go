@@ -104,16 +104,19 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 		Use:   "replay ID | --svc SERVICE | --code CODE",
 		Short: "Call back again, with a new set of attempts",
 		Long: `Replay one dead letter, by timer id or by CloudEvent id with --source, or all dead letters of a
-service, or with a reason, or both. Dead letters that cannot be replayed stay.`,
+service, or with a reason, or both. Dead letters that cannot be replayed stay. With --rate the
+callbacks come one after the other: the command puts all back, and does not wait for them.`,
 		Example: `  belfry dead replay order-17 --source /shop
+  belfry dead replay --svc orders --rate 10/s
   belfry dead replay --svc orders --code http_status --dry-run`,
 		Args: f.args,
 	}
 	f.add(cmd.Flags(), "replay")
+	cmd.Flags().StringVar(&f.query.Rate, "rate", "", "calls in a duration: 10/s, 100/m (default: all at once)")
 	by.add(cmd.Flags())
-	check := func(args []string) error { return cmp.Or(by.check(), f.resolve(args)) }
+	check := func(args []string) error { return cmp.Or(by.check(), f.checkRate(), f.resolve(args)) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		if f.selects() || f.query.DryRun {
+		if f.selects() || f.query.DryRun || f.query.Rate != "" {
 			return c.runDead(ctx, s, f, "replayed", func(ctx context.Context, q belfry.DeadQuery) iter.Seq2[belfry.BulkDeadPage, error] {
 				return s.BulkReplay(ctx, q, by.option())
 			})

@@ -228,7 +228,7 @@ func testTenantHTTPLists(f *tenants) {
 			t.Errorf("%s replays the dead letter of %s: status %d: %s, want 404", attacker, victim, status, answer)
 		}
 		for _, op := range []string{"replay", "discard"} {
-			for _, filter := range []string{`"timer":"` + ids[victim] + `"`, `"sequence":1`, `"sequence":2`} {
+			for _, filter := range []string{`"timer":"` + ids[victim] + `"`, `"sequence":1`, `"sequence":2`, `"sequences":[1,2,3,4]`} {
 				if answer := f.succeed(attacker, "POST", "/v1/bulk/"+op, `{`+filter+`,"dryrun":true}`); strings.Contains(answer, ids[victim]) {
 					t.Errorf("%s selects a dead letter of %s to %s with %s: %s", attacker, victim, op, filter, answer)
 				}

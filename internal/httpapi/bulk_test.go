@@ -82,11 +82,13 @@ func testBulkDead(t *testing.T, n *node) {
 	n.send(t, "GET", "/v1/timers/"+timers[0], "").want(t, 200, `"id":"d0"`)
 
 	post("/v1/bulk/discard", `{}`).want(t, 400)
+	post("/v1/bulk/discard", `{"service":"bulkdead","rate":"1/s"}`).want(t, 400)
+	post("/v1/bulk/replay", `{"service":"bulkdead","rate":"fast"}`).want(t, 400)
 	post("/v1/bulk/discard", `{"service":"bulkdead","errorcode":"none"}`).want(t, 200, `"matched":0`)
 	post("/v1/bulk/discard", `{"timer":"`+timers[1]+`","errorcode":"`+code+`"}`).want(t, 200, `"done":1`, `"id":"d1"`)
 	waittest.Until(t, "the result is written, and the letter is replayed", func() bool {
-		r := post("/v1/bulk/replay", `{"service":"bulkdead","by":"anna"}`)
-		return r.status != http.StatusServiceUnavailable && strings.Contains(string(r.want(t, 200, `"id":"d2"`).body), `"done":1`)
+		r := post("/v1/bulk/replay", `{"sequences":[`+seq(timers[2])+`],"rate":"10/s","by":"anna"}`)
+		return r.status != http.StatusServiceUnavailable && strings.Contains(string(r.want(t, 200, `"id":"d2"`, `"host":"127.0.0.1:1"`).body), `"done":1`)
 	})
 	n.send(t, "GET", "/v1/timers/"+timers[2], "").want(t, 200, `"op":"replay"`, `"by":"anna"`)
 }
