@@ -44,10 +44,54 @@ func testTenantConsole(f *tenants) {
 			t.Errorf("the timer of %s: got %s, want it pending", victim, answer)
 		}
 	}
-	for _, path := range []string{"/cluster", "/cluster/doctor"} {
+	f.consoleGroups()
+	for _, path := range []string{"/cluster", "/cluster/doctor", "/limits", "/limits/key?key=adds:acme=", "/calendars", "/calendars/holidays"} {
 		for _, user := range []string{"acme-admin", "globex"} {
 			if status, text := f.call(user, "GET", path, ""); status != http.StatusForbidden {
 				t.Errorf("%s: GET %s: got status %d, want 403: %s", user, path, status, text)
+			}
+		}
+	}
+}
+
+// consoleGroups: groups and bulk changes of the console are those of the caller's tenant, also if another
+// tenant has a group and a service of that name; and no tenant's token changes a limit or a calendar.
+func (f *tenants) consoleGroups() {
+	t := f.t
+	post := func(user, path string, form url.Values) (int, string) {
+		return f.call(user, "POST", path, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+	}
+	users := []string{"acme", "globex", "plain"}
+	for _, user := range users {
+		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","svc":"consoled","group":"consoled","id":"consoled-`+user+`","source":"/http"}`)
+	}
+	for i, user := range users {
+		if _, text := f.call(user, "GET", "/groups?group=consoled", ""); !strings.Contains(text, "all 1 timers that wait") {
+			t.Errorf("%s: the page of groups has other timers: %s", user, text)
+		}
+		form := url.Values{"group": {"consoled"}, "service": {"consoled"}, "in": {"2h"}}
+		for _, path := range []string{"/groups/pause", "/timers/cancel-all", "/timers/reschedule-all"} {
+			status, text := post(user, path, form)
+			for _, other := range users {
+				if strings.Contains(text, "consoled-"+other) != (other == user) {
+					t.Errorf("%s: POST %s, with the timer of %s: status %d: %s", user, path, other, status, text)
+				}
+			}
+		}
+		form.Set("confirm", "yes")
+		if _, text := post(user, "/timers/cancel-all", form); !strings.Contains(text, "1 timers are cancelled") {
+			t.Errorf("%s cancels its timers: %s", user, text)
+		}
+		for _, other := range users[i+1:] {
+			if answer := f.succeed(other, "GET", "/v1/timers?source=/http&id=consoled-"+other, ""); !strings.Contains(answer, `"state":"pending"`) {
+				t.Errorf("%s has changed the timer of %s: %s", user, other, answer)
+			}
+		}
+	}
+	for _, path := range []string{"/limits/set", "/limits/pause", "/limits/resume", "/limits/reset", "/limits/delete", "/calendars/set", "/calendars/holidays/delete"} {
+		for _, user := range []string{"acme-admin", "globex"} {
+			if status, text := post(user, path, url.Values{"key": {"api.example.com"}, "rate": {"1/s"}, "name": {"holidays"}, "dates": {"2027-12-25"}, "confirm": {"yes"}}); status != http.StatusForbidden {
+				t.Errorf("%s: POST %s: got status %d, want 403: %s", user, path, status, text)
 			}
 		}
 	}

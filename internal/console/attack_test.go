@@ -55,14 +55,37 @@ func testXSS(t *testing.T, b *browser) {
 	escaped(b.post(t, "/timers/"+schedule+"/resume", form("catchup", evil)))
 	escaped(b.post(t, "/timers/"+pending+"/move", form("at", evil)))
 	escaped(b.post(t, "/timers/cancel", form("timer", pending, "timer", evil)).want(t, 200))
-	escaped(b.post(t, "/dead/replay", form("timer", evil)))
+	escaped(b.post(t, "/timers/reschedule", form("timer", pending, "timer", evil, "in", "2h")).want(t, 200))
+	escaped(b.post(t, "/timers/reschedule", form("timer", pending, "at", evil)).want(t, 400))
+	for _, path := range []string{"/timers/cancel-all", "/timers/reschedule-all"} {
+		escaped(b.post(t, path, form("group", evil, "in", "2h")).want(t, 200, "&lt;img src=x"))
+		escaped(b.post(t, path, form("service", evil, "group", evil, "state", evil, "in", evil, "cursor", evil, "confirm", "yes", "done", evil, "refused", evil, "reason", evil+"=1")))
+		escaped(b.post(t, path, form("service", "evil", "state", evil, "in", "1h")).want(t, 400))
+	}
+	for _, path := range []string{"/dead/replay", "/dead/discard"} {
+		escaped(b.post(t, path, form("letter", evil)).want(t, 400))
+		escaped(b.post(t, path, form("letter", "1", "rate", evil, "cursor", evil, "reason", evil+"=1", "confirm", "yes")))
+	}
+	escaped(b.post(t, "/dead/discard", form("letter", b.letterOf(t, "evil"))).want(t, 200, "&lt;img src=x"))
+	escaped(b.post(t, "/groups/pause", form("group", evil, "note", evil)).want(t, 200, "&lt;img src=x"))
+	escaped(b.post(t, "/groups/resume", form("group", evil, "catchup", evil)).want(t, 200))
+	escaped(b.post(t, "/limits/set", form("key", evil, "rate", evil)).want(t, 400, "&lt;img src=x"))
+	escaped(b.post(t, "/limits/set", form("key", "evil", "rate", "1/m", "burst", evil)).want(t, 400, "&lt;img src=x"))
+	for _, change := range []string{"pause", "resume", "reset", "delete"} {
+		escaped(b.post(t, "/limits/"+change, form("key", evil, "note", evil, "revision", evil)).want(t, 400))
+		escaped(b.post(t, "/limits/"+change, form("key", evil, "note", evil)).want(t, 400))
+	}
+	escaped(b.post(t, "/limits/pause", form("key", "service:evil", "note", evil)).want(t, 200, "&lt;img src=x"))
+	escaped(b.post(t, "/calendars/set", form("name", evil, "dates", evil)).want(t, 400, "&lt;img src=x"))
+	escaped(b.post(t, "/calendars/"+url.PathEscape(evil)+"/delete", form("revision", "1")).want(t, 400))
 	escaped(b.post(t, "/new", form("in", evil, "svc", evil, "callback", evil, "data", evil)).want(t, 422, "&lt;img src=x"))
 	escaped(b.post(t, "/login", form("token", evil, "next", evil)))
 	q := url.QueryEscape(evil)
 	for _, path := range []string{
 		"/timers/" + pending, "/timers/" + failed, "/timers/" + schedule, "/timers/" + schedule + "?at=" + q, "/timers/" + schedule + "/runs", "/timers/" + schedule + "/runs?cursor=" + q,
 		"/timers", "/timers?q=" + q + "&source=" + q, "/timers?state=" + q, "/timers?service=" + q, "/timers?group=" + q, "/timers?cursor=" + q, "/timers/" + url.PathEscape(evil),
-		"/schedules", "/schedules?group=" + q, "/new?in=" + q + "&data=" + q, "/new?cron=" + q + "&tz=" + q + "&exclude=" + q, "/dead", "/dead?service=" + q, "/rejected", "/tail?service=" + q, "/cluster", "/login?next=" + q,
+		"/schedules", "/schedules?group=" + q, "/new?in=" + q + "&data=" + q, "/new?cron=" + q + "&tz=" + q + "&exclude=" + q, "/dead", "/dead?service=" + q, "/dead?host=" + q + "&cursor=" + q, "/groups", "/groups?group=" + q, "/groups?cursor=" + q, "/orders", "/orders?service=" + q + "&cursor=" + q,
+		"/limits", "/limits/key?key=service:evil", "/limits/key?key=" + q, "/limits?done=" + q, "/calendars", "/calendars/" + url.PathEscape(evil), "/timers?group=" + q + "&state=pending", "/rejected", "/tail?service=" + q, "/cluster", "/login?next=" + q,
 		"/timers/" + pending + "?done=" + q, "/" + url.PathEscape(evil),
 	} {
 		escaped(b.get(t, path))
@@ -89,7 +112,13 @@ func testRejected(t *testing.T, b *browser, a *app.App) {
 // reaches the console by a name of its own.
 func testCrossSite(t *testing.T, b *browser) {
 	id := b.add(t, "in", "1h", "id", "cross-site", "source", "/shop").timer(t)
-	for _, path := range []string{"/timers/" + id + "/cancel", "/timers/cancel", "/new", "/dead/replay", "/login", "/logout"} {
+	paths := []string{"/login", "/logout"}
+	for _, rt := range console.Routes() {
+		if rt.Method == http.MethodPost {
+			paths = append(paths, strings.NewReplacer("{timer}", id, "{name}", "holidays").Replace(rt.Path))
+		}
+	}
+	for _, path := range paths {
 		for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
 			b.send(t, http.MethodPost, path, form("timer", id, "confirm", "yes"), header...).want(t, 403, "another site")
 		}
@@ -127,7 +156,19 @@ func testTricks(t *testing.T, b *browser) {
 		many.Add("timer", token.Generate())
 	}
 	b.post(t, "/timers/cancel", many).want(t, 400, "the limit is 500")
-	b.post(t, "/dead/replay", many).want(t, 400, "the limit is 500")
+	b.post(t, "/timers/reschedule", many).want(t, 400, "in or at")
+	for range 2001 {
+		many.Add("letter", "1")
+	}
+	for _, path := range []string{"/dead/replay", "/dead/discard"} {
+		b.post(t, path, form()).want(t, 400, "no dead letter is selected")
+		b.post(t, path, form("letter", "0")).want(t, 400, "sequence")
+		b.post(t, path, many).want(t, 400, "the limit is 2000")
+	}
+	b.post(t, "/groups/pause", form()).want(t, 400, "name a group")
+	b.post(t, "/timers/cancel-all", form()).want(t, 400, "by service or group")
+	b.get(t, "/limits/set").want(t, 405)
+	b.get(t, "/calendars/none").want(t, 404)
 	b.get(t, "/static/console.js").want(t, 200, "EventSource")
 }
 
@@ -142,8 +183,8 @@ func TestLogin(t *testing.T) {
 	writer.login(t, secrets["writer"]).want(t, 200, "writer", "Log out")
 	id := writer.add(t, "in", "1h", "id", "order-17", "source", "/shop", "callback", "https://shop.example/hook/s3cret", "data", `{"card":"4711"}`).want(t, 200, "4711", "s3cret").timer(t)
 	for _, rt := range console.Routes() {
-		path := strings.NewReplacer("{timer}", id, "{$}", "").Replace(rt[1])
-		if rt[0] == http.MethodGet {
+		path := strings.NewReplacer("{timer}", id, "{name}", "holidays", "{$}", "").Replace(rt.Path)
+		if rt.Method == http.MethodGet {
 			p := stranger.get(t, path).want(t, 200, "Log in").without(t, "order-17", "4711")
 			if !strings.HasPrefix(p.path, "/login?next=") {
 				t.Errorf("%s leads to %s, want the login", path, p.path)
@@ -171,6 +212,13 @@ func TestLogin(t *testing.T) {
 	reader.get(t, "/timers/"+id).want(t, 200, "order-17").without(t, "4711", "s3cret", "Cancel the timer", "/move")
 	reader.get(t, "/timers").want(t, 200, "order-17").without(t, "s3cret", "checkbox", `href="/new"`)
 	reader.get(t, "/new").want(t, 403)
+	reader.get(t, "/limits").want(t, 200).without(t, "<form method=\"post\" action=\"/limits")
+	reader.get(t, "/calendars").want(t, 200).without(t, "/calendars/set")
+	writer.get(t, "/limits/key?key=api.example.com").want(t, 200, "No limit").without(t, "<form method=\"post\" action=\"/limits")
+	writer.post(t, "/limits/set", form("key", "api.example.com", "rate", "1/s", "confirm", "yes")).want(t, 403)
+	writer.post(t, "/calendars/set", form("name", "holidays", "dates", "2027-12-25", "confirm", "yes")).want(t, 403)
+	reader.get(t, "/groups").want(t, 200).without(t, "<form method=\"post\" action=\"/groups")
+	reader.get(t, "/dead").want(t, 200).without(t, "/dead/discard")
 	reader.get(t, "/cluster").want(t, 200).without(t, "/cluster/doctor")
 	reader.get(t, "/cluster/doctor").want(t, 403)
 	operator.login(t, secrets["operator"])

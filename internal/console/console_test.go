@@ -23,6 +23,7 @@ func TestConsole(t *testing.T) {
 	t.Run("on one node", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *browser){
 			"timer": testTimer, "schedule": testSchedule, "pages": testPages, "xss": testXSS, "cross site": testCrossSite, "tricks": testTricks, "dead": testDead, "tail": testTail, "history": testHistory,
+			"discard": testDiscard, "bulk": testBulk, "limits": testLimits, "calendars": testCalendars, "groups": testGroups, "orders": testOrders,
 			"rejected": func(t *testing.T, b *browser) { testRejected(t, b, a) },
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -58,7 +59,7 @@ func testTimer(t *testing.T, b *browser) {
 	b.post(t, "/timers/cancel", form("timer", id)).want(t, 200, "Cancel 1 timers?")
 	b.get(t, "/timers/"+id).want(t, 200, "pending")
 	b.post(t, "/timers/cancel", form("timer", id, "confirm", "yes")).want(t, 200, "1 timers are cancelled")
-	b.get(t, "/timers/"+id).want(t, 200, "cancelled").without(t, "Reschedule", "hx-get=\"/timers")
+	b.get(t, "/timers/"+id).want(t, 200, "cancelled").without(t, "Reschedule", "Change it", "hx-get=\"/timers")
 	b.post(t, "/timers/"+id+"/cancel", form()).want(t, 200, "cancelled") // as in the API, a repeated cancel is none
 }
 
@@ -87,7 +88,7 @@ func testSchedule(t *testing.T, b *browser) {
 
 // testPages: every page loads without JavaScript, with the headers that protect it.
 func testPages(t *testing.T, b *browser) {
-	for _, path := range []string{"/", "/timers", "/timers?state=fail", "/new", "/schedules", "/dead", "/rejected", "/now", "/upcoming", "/upcoming?span=month", "/upcoming?span=nonsense", "/services", "/tail", "/cluster", "/cluster/doctor"} {
+	for _, path := range []string{"/", "/timers", "/timers?state=fail", "/new", "/schedules", "/dead", "/rejected", "/now", "/upcoming", "/upcoming?span=month", "/upcoming?span=nonsense", "/services", "/tail", "/cluster", "/cluster/doctor", "/groups", "/orders", "/limits", "/limits/key?key=api.example.com", "/calendars"} {
 		p := b.get(t, path).want(t, http.StatusOK, "<main")
 		if got := p.header.Get("Content-Security-Policy"); got == "" {
 			t.Errorf("%s has no Content-Security-Policy", path)
@@ -107,19 +108,23 @@ func testDead(t *testing.T, b *browser) {
 		}
 	}))
 	t.Cleanup(target.Close)
-	ids := form()
+	ids, letters := form(), form()
 	for _, id := range []string{"dead-1", "dead-2"} {
 		ids.Add("timer", b.add(t, "in", "1ms", "svc", "deadly", "id", id, "callback", target.URL).timer(t))
 	}
 	waittest.Until(t, "both are dead letters", func() bool {
-		return strings.Contains(b.get(t, "/dead?service=deadly").body, "Replay these 2")
+		p := b.get(t, "/dead?service=deadly")
+		letters["letter"] = p.letters()
+		return strings.Contains(p.body, "Replay these 2")
 	})
+	b.get(t, "/dead?service=deadly").want(t, 200, strings.TrimPrefix(target.URL, "http://"), "Looked at 2 dead letters: all of service deadly.")
+	b.get(t, "/dead?service=deadly&host=other.example").want(t, 200, "No dead letters here.")
 	repaired.Store(true)
-	b.post(t, "/dead/replay", ids).want(t, 200, "2 dead letters are replayed.")
+	b.post(t, "/dead/replay", letters).want(t, 200, "2 dead letters are replayed")
 	for _, id := range ids["timer"] {
 		waittest.Until(t, "the replay succeeds", func() bool { return strings.Contains(b.get(t, "/timers/"+id).body, "state success") })
 	}
-	b.post(t, "/dead/replay", ids).want(t, 200, "0 dead letters are replayed.", `class="problem"`)
+	b.post(t, "/dead/replay", letters).want(t, 200, "0 dead letters are replayed")
 	b.post(t, "/timers/"+ids.Get("timer")+"/replay", form()).want(t, 404)
 }
 

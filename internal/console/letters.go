@@ -2,10 +2,11 @@ package console
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
+	"context"
+	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,110 +14,152 @@ import (
 )
 
 const (
-	// lettersPage is the number of dead letters that one page groups.
+	// lettersPage is the number of dead letters of one call, and maxLetters bounds those that one page
+	// groups: a group can be replayed as a whole.
 	lettersPage = 200
-	// replayTime bounds one replay of a group. It must stay below the time-out of the HTTP server.
-	replayTime = 15 * time.Second
+	maxLetters  = schemas.MaxBulkSequences
+	// lettersTime is the time after which a page reads no further dead letters.
+	lettersTime = 2 * time.Second
+	// shownLetters bounds the dead letters of a group that a page lists.
+	shownLetters = 50
 )
 
 // deadPage is the page of dead letters.
 type deadPage struct {
-	Service string
-	Groups  []*deadGroup
-	Total   int
-	More    string
-	// Replayed and Problems say what a replay did; Asked is false before one.
-	Asked    bool
-	Replayed int
-	Problems []string
+	Service, Host string
+	Groups        []*deadGroup
+	// Looked is the number of dead letters that were read, and Later is true if that was after others.
+	Looked int
+	Later  bool
+	More   string
 }
 
-// deadGroup are the dead letters of a page with the same cause and service.
+// deadGroup are the dead letters of a page with the same cause and target.
 type deadGroup struct {
-	Service, Tenant, Code, Cause string
-	Letters                      []schemas.DeadInfo
-	// Replayable is the number of letters that can be replayed.
-	Replayable int
+	// Target is the host of the callback, or the service if it has none.
+	Target, Code, Cause string
+	// Consumer is that of letters which cannot be replayed, as no consumer of fired events has a callback.
+	Consumer string
+	Count    int
+	// Letters are the first ones, and Others the sequences of the rest.
+	Letters []schemas.DeadInfo
+	Others  []uint64
 }
 
-// listDead is the page of dead letters, grouped by cause.
+// listDead is the page of dead letters, grouped by cause and target.
 func listDead(q *request) (view, error) {
-	page, err := q.deadPage()
-	return view{name: "dead", title: "Dead letters", data: page}, err
-}
-
-func (q *request) deadPage() (deadPage, error) {
-	page := deadPage{Service: q.text("service")}
-	reply, err := q.ops.DeadList(q.Context(), schemas.DeadListRequest{Service: page.Service, Cursor: q.text("cursor"), Limit: lettersPage})
-	if err != nil {
-		return page, err
+	page := deadPage{Service: q.text("service"), Host: strings.ToLower(q.text("host")), Later: q.text("cursor") != ""}
+	ask := schemas.DeadListRequest{Service: page.Service, Cursor: q.text("cursor"), Limit: lettersPage}
+	var letters []schemas.DeadInfo
+	for begun := time.Now(); ; {
+		reply, err := q.ops.DeadList(q.Context(), ask)
+		if err != nil {
+			return view{}, err
+		}
+		page.Looked += len(reply.Dead)
+		for _, d := range reply.Dead {
+			if page.Host == "" || page.Host == d.Host {
+				d.ErrorData = q.id.ConcealText(d.ErrorData)
+				letters = append(letters, d)
+			}
+		}
+		if ask.Cursor = reply.Cursor; ask.Cursor == "" || page.Looked >= maxLetters || time.Since(begun) > lettersTime {
+			break
+		}
 	}
-	for i := range reply.Dead {
-		reply.Dead[i].ErrorData = q.id.ConcealText(reply.Dead[i].ErrorData)
-	}
-	page.Groups, page.Total, page.More = groupsOf(reply.Dead), len(reply.Dead), q.more(reply.Cursor)
-	return page, nil
+	page.Groups, page.More = groupsOf(letters), q.more(ask.Cursor)
+	return view{name: "dead", title: "Dead letters", data: page}, nil
 }
 
 // varying are the parts of an error that differ between letters of the same cause.
 var varying = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|[a-v0-9]{26}|\d+`)
 
-// groupsOf groups dead letters by service, code and cause: the error with its numbers replaced. The
+// groupsOf groups dead letters by target, code and cause: the error with its numbers replaced. The
 // largest group is first.
 func groupsOf(letters []schemas.DeadInfo) []*deadGroup {
 	groups := map[string]*deadGroup{}
-	for _, d := range letters {
-		cause := d.ErrorData
-		key := strings.Join([]string{d.Tenant, d.Service, d.ErrorCode, varying.ReplaceAllString(cause, "#")}, "\x00")
-		g := groups[key]
-		if g == nil {
-			g = &deadGroup{Service: d.Service, Tenant: d.Tenant, Code: d.ErrorCode, Cause: cause}
-			groups[key] = g
-		}
-		g.Letters = append(g.Letters, d)
-		if d.Consumer == "" {
-			g.Replayable++
-		}
-	}
 	var all []*deadGroup
-	for _, g := range groups {
-		all = append(all, g)
+	for _, d := range letters {
+		g := deadGroup{Target: d.Host, Code: d.ErrorCode, Cause: d.ErrorData, Consumer: d.Consumer}
+		if g.Target == "" {
+			g.Target = "service " + schemas.TenantService(d.Tenant, d.Service)
+		}
+		key := strings.Join([]string{g.Target, g.Code, g.Consumer, varying.ReplaceAllString(g.Cause, "#")}, "\x00")
+		if groups[key] == nil {
+			groups[key] = &g
+			all = append(all, &g)
+		}
+		groups[key].add(&d)
 	}
 	slices.SortFunc(all, func(a, b *deadGroup) int {
-		return cmp.Or(len(b.Letters)-len(a.Letters), strings.Compare(a.Tenant+a.Service+a.Code+a.Cause, b.Tenant+b.Service+b.Code+b.Cause))
+		return cmp.Or(b.Count-a.Count, strings.Compare(a.Target+a.Code+a.Cause+a.Consumer, b.Target+b.Code+b.Cause+b.Consumer))
 	})
 	return all
 }
 
-// replayDead replays the dead letters of the timers in a form, one after the other.
-func replayDead(q *request) (view, error) {
-	ids := slices.Compact(slices.Sorted(slices.Values(q.PostForm["timer"])))
+func (g *deadGroup) add(d *schemas.DeadInfo) {
+	g.Count++
+	if len(g.Letters) < shownLetters {
+		g.Letters = append(g.Letters, *d)
+	} else {
+		g.Others = append(g.Others, d.Sequence)
+	}
+}
+
+// selectedLetters returns the sequences of the dead letters in a form.
+func (q *request) selectedLetters() ([]uint64, error) {
+	texts := q.PostForm["letter"]
 	switch {
-	case len(ids) == 0:
-		return view{}, schemas.Errorf(schemas.CodeBadRequest, "no dead letter is selected")
-	case len(ids) > maxBulk:
-		return view{}, schemas.Errorf(schemas.CodeBadRequest, "%d dead letters are selected; the limit is %d", len(ids), maxBulk)
+	case len(texts) == 0:
+		return nil, schemas.Errorf(schemas.CodeBadRequest, "no dead letter is selected")
+	case len(texts) > maxLetters:
+		return nil, schemas.Errorf(schemas.CodeBadRequest, "%d dead letters are selected; the limit is %d", len(texts), maxLetters)
 	}
-	begun, replayed := time.Now(), 0
-	var problems []string
-	for i, id := range ids {
-		if time.Since(begun) > replayTime {
-			problems = append(problems, fmt.Sprintf("%d dead letters are left: replay again", len(ids)-i))
-			break
+	var all []uint64
+	for _, text := range texts {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || n == 0 {
+			return nil, schemas.Errorf(schemas.CodeBadRequest, "%.40q is not the sequence of a dead letter", text)
 		}
-		reply, err := q.ops.DeadReplay(q.Context(), schemas.ReplayRequest{TimerRef: schemas.TimerRef{Timer: id}}, q.caller())
-		switch {
-		case errors.Is(err, schemas.ErrUnavailable):
-			return view{}, err
-		case err != nil:
-			problems = append(problems, fmt.Sprintf("%.40s: %s", id, q.id.ConcealText(err.Error())))
-		default:
-			replayed += reply.Replayed
-		}
+		all = append(all, n)
 	}
-	page, err := q.deadPage()
-	page.Asked, page.Replayed, page.Problems = true, replayed, problems
-	return view{name: "dead", title: "Dead letters", data: page}, err
+	return all, nil
+}
+
+// replayDead replays the dead letters in a form, at a rate if it has one.
+func replayDead(q *request) (view, error) {
+	rate := q.text("rate")
+	if _, err := strconv.ParseUint(rate, 10, 32); err == nil {
+		rate += "/s"
+	}
+	fields := url.Values{"letter": q.PostForm["letter"]}
+	if rate != "" {
+		fields.Set("rate", rate)
+	}
+	return q.changeLetters(&job{path: "/dead/replay", done: "%d dead letters are replayed", sure: true, fields: fields}, schemas.BulkDeadRequest{Rate: rate}, q.ops.BulkReplay)
+}
+
+// discardDead removes the dead letters in a form for good.
+func discardDead(q *request) (view, error) {
+	return q.changeLetters(&job{
+		path: "/dead/discard", ask: "Discard %s dead letters?", done: "%d dead letters are discarded", button: "Discard them", danger: true, fields: url.Values{"letter": q.PostForm["letter"]},
+		lead: "They cannot be replayed any more. The records of their timers stay as they are, and the log of the node has who discarded them.",
+	}, schemas.BulkDeadRequest{}, q.ops.BulkDiscard)
+}
+
+// changeLetters runs a job on the dead letters in a form.
+func (q *request) changeLetters(j *job, b schemas.BulkDeadRequest, do func(context.Context, schemas.BulkDeadRequest, schemas.Caller) (schemas.BulkDeadReply, error)) (view, error) {
+	var err error
+	if b.Sequences, err = q.selectedLetters(); err != nil {
+		return view{}, err
+	}
+	b.Limit, j.back = stepPage, "/dead"
+	j.step = func(dry bool, cursor string) (jobStep, error) {
+		b.DryRun, b.Cursor = dry, cursor
+		r, err := do(q.Context(), b, q.caller())
+		return jobStep{BulkCounts: r.BulkCounts, letters: r.Dead, cursor: r.Cursor, last: r.Last}, err
+	}
+	return q.runJob(j)
 }
 
 // rejectedPage is the page of adds that were rejected after they had been stored.

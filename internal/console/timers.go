@@ -35,6 +35,8 @@ type timersPage struct {
 	NotFound string
 	// More is the address of the next page.
 	More string
+	// Bulk is true if all timers that the filter selects can be changed.
+	Bulk bool
 }
 
 // listTimers is the page of timers. With q it finds one by its timer id, or by its id and source.
@@ -63,6 +65,7 @@ func listTimers(q *request) (view, error) {
 		q.id.Conceal(&reply.Timers[i])
 	}
 	page.Timers, page.More = reply.Timers, q.more(reply.Cursor)
+	page.Bulk = page.Service+page.Group != "" && (page.State == "" || slices.Contains([]schemas.State{schemas.StatePending, schemas.StatePaused, schemas.StateRetrying}, list.States[0]))
 	return view{name: "timers", title: "Timers", data: page}, nil
 }
 
@@ -138,9 +141,13 @@ func (q *request) find(text, source string) (string, error) {
 
 // bulkPage asks for a confirmation, or says what was done.
 type bulkPage struct {
-	Timers []bulkTimer
-	Done   bool
-	Failed int
+	// Path takes the form, and Button is the text of its button.
+	Path, Button string
+	Timers       []bulkTimer
+	Done         bool
+	Failed       int
+	// At is the new due time; "" for a cancel.
+	At string
 }
 
 // bulkTimer is one timer of a bulk change.
@@ -154,6 +161,26 @@ type bulkTimer struct {
 // cancelMany cancels the selected timers once the form confirms it; before, it shows their
 // states.
 func cancelMany(q *request) (view, error) {
+	return q.changeMany(bulkPage{Path: "/timers/cancel", Button: "Cancel them"}, "Cancel %d timers?", "%d timers are cancelled", func(ref schemas.TimerRef) error {
+		_, err := q.ops.Cancel(q.Context(), schemas.CancelRequest{TimerRef: ref}, q.caller())
+		return err
+	})
+}
+
+// moveMany gives the selected timers another due time, as cancelMany cancels them.
+func moveMany(q *request) (view, error) {
+	at, err := q.dueTime()
+	if err != nil {
+		return view{}, err
+	}
+	return q.changeMany(bulkPage{Path: "/timers/reschedule", Button: "Reschedule them", At: at}, "Reschedule %d timers?", "%d timers are rescheduled", func(ref schemas.TimerRef) error {
+		_, err := q.ops.Reschedule(q.Context(), schemas.RescheduleRequest{TimerRef: ref, At: at}, q.caller())
+		return err
+	})
+}
+
+// changeMany changes the selected timers one by one. ask and done are titles with a number.
+func (q *request) changeMany(page bulkPage, ask, done string, change func(schemas.TimerRef) error) (view, error) {
 	ids := slices.Compact(slices.Sorted(slices.Values(q.PostForm["timer"])))
 	if len(ids) == 0 {
 		return view{}, schemas.Errorf(schemas.CodeBadRequest, "no timer is selected")
@@ -161,33 +188,45 @@ func cancelMany(q *request) (view, error) {
 	if len(ids) > maxBulk {
 		return view{}, schemas.Errorf(schemas.CodeBadRequest, "%d timers are selected; the limit is %d", len(ids), maxBulk)
 	}
-	page := bulkPage{Done: q.text("confirm") == "yes"}
+	page.Done = q.text("confirm") == "yes"
 	for _, id := range ids {
 		t := bulkTimer{ID26: id}
 		ref := schemas.TimerRef{Timer: id}
 		var err error
 		if page.Done {
-			_, err = q.ops.Cancel(q.Context(), schemas.CancelRequest{TimerRef: ref}, q.caller())
+			err = change(ref)
 		}
 		info, derr := q.ops.Describe(q.Context(), ref)
 		q.id.Conceal(&info)
 		t.TimerInfo = info
-		switch err = errors.Join(err, derr); {
-		case err != nil:
+		if err = errors.Join(err, derr); err != nil {
 			t.Problem = q.id.ConcealText(err.Error())
-		case !page.Done && info.State.Final():
-			t.Problem = fmt.Sprintf("It has ended: %s.", info.State)
+		} else if !page.Done {
+			t.Problem = page.refuses(&info)
 		}
 		if t.Problem != "" {
 			page.Failed++
 		}
 		page.Timers = append(page.Timers, t)
 	}
-	title := fmt.Sprintf("Cancel %d timers?", len(ids)-page.Failed)
+	title := ask
 	if page.Done {
-		title = fmt.Sprintf("%d timers are cancelled", len(ids)-page.Failed)
+		title = done
 	}
-	return view{name: "bulk", title: title, data: page}, nil
+	return view{name: "bulk", title: fmt.Sprintf(title, len(ids)-page.Failed), data: page}, nil
+}
+
+// refuses says why the change of a timer would be refused; "" if nothing is known that does.
+func (p *bulkPage) refuses(info *schemas.TimerInfo) string {
+	switch {
+	case info.State.Final():
+		return fmt.Sprintf("It has ended: %s.", info.State)
+	case p.At != "" && info.Schedule != nil:
+		return "A schedule has no due time: change when it runs on its page."
+	case p.At != "" && !info.State.Waits():
+		return fmt.Sprintf("It has fired: %s.", info.State)
+	}
+	return ""
 }
 
 // query returns an address with parameters.

@@ -39,6 +39,8 @@ var notices = map[string]string{
 	"cancelled": "The timer is cancelled.", "moved": "The timer has another due time.", "fired": "The timer is due now.",
 	"paused": "It is paused.", "resumed": "It is resumed.", "replayed": "The dead letter is replayed.",
 	"triggered": "A run was asked for.", "backfilled": "The runs were asked for.", "updated": "The schedule is changed.",
+	"limited": "The limit is stored.", "unlimited": "The limit is deleted.", "stopped": "The calls are paused.", "released": "The calls go on.", "reset": "The calls may begin again.",
+	"dated": "The calendar is stored.", "undated": "The calendar is deleted.",
 }
 
 // frame is what the layout of a page shows.
@@ -86,7 +88,11 @@ func (c *Console) answer(q *request, w http.ResponseWriter, v *view) {
 	if v.location != "" {
 		to := v.location
 		if v.notice != "" {
-			to += "?done=" + v.notice
+			sign := "?"
+			if strings.Contains(to, "?") {
+				sign = "&"
+			}
+			to += sign + "done=" + v.notice
 		}
 		http.Redirect(w, q.Request, to, http.StatusSeeOther)
 		return
@@ -97,7 +103,7 @@ func (c *Console) answer(q *request, w http.ResponseWriter, v *view) {
 	}
 	f := frame{Page: v.name, Title: v.title, User: q.id.Name, Tenant: q.id.Tenant, Session: sessionName(q.Request) != "" && q.ops != nil, Can: q.can, Notice: notices[q.URL.Query().Get("done")], Data: v.data}
 	for _, n := range navigation {
-		if f.Can.Write || n.scope == token.ScopeRead {
+		if (f.Can.Write || n.scope == token.ScopeRead) && (f.Tenant == "" || !n.shared) {
 			f.Nav = append(f.Nav, navItem{n.Path, n.Text, q.URL.Path == n.Path})
 		}
 	}

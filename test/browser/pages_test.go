@@ -79,12 +79,24 @@ func TestPages(t *testing.T) {
 	add(t, a, `{"in":"2h","svc":"orders","id":"order-18","source":"/shop","type":"order.timeout","data":{"order":18}}`)
 	add(t, a, `{"in":"10ms","svc":"orders","id":"order-16","source":"/shop","callback":"`+target.URL+`/expired"}`)
 	add(t, a, `{"cron":"30 2 * * *","tz":"Europe/Berlin","svc":"reports","id":"nightly","source":"/reports"}`)
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	t.Cleanup(busy.Close)
+	add(t, a, `{"in":"10ms","svc":"orders","id":"order-19","source":"/shop","group":"season","key":"customer-42","backoff":"1h","callback":"`+busy.URL+`/expired"}`)
+	add(t, a, `{"in":"2h","svc":"orders","id":"order-20","source":"/shop","group":"season"}`)
+	call(t, a, http.MethodPut, "/v1/flows/api.example.com", "application/json", `{"rate":"100/m","burst":10,"parallel":5}`)
+	call(t, a, http.MethodPut, "/v1/flows/adds:orders", "application/json", `{"rate":"1000/s","pending":100000}`)
+	call(t, a, http.MethodPut, "/v1/calendars/holidays", "application/json", `{"dates":["*-12-25","*-12-26","*-01-01","2027-03-26"]}`)
 	b := openTab(t, a)
 	waitForDead(b, 1)
+	waittest.Until(t, "the ordering key is busy", func() bool {
+		b.open("/orders")
+		return eval[int](b, `document.querySelectorAll("tbody tr").length`) == 1
+	}, b.describe)
 	pages := map[string]string{
 		"now": "/now", "upcoming": "/upcoming?span=day", "services": "/services",
 		"timers": "/timers", "timer": "/timers?q=order-17&source=/shop", "failed": "/timers?q=order-16&source=/shop", "new": "/new?cron=30+2+*+*+MON-FRI&tz=Europe/Berlin&svc=reports",
 		"schedules": "/schedules", "schedule": "/timers?q=nightly&source=/reports", "dead": "/dead", "rejected": "/rejected", "tail": "/tail?service=orders", "cluster": "/cluster", "doctor": "/cluster/doctor",
+		"groups": "/groups", "orders": "/orders", "limits": "/limits", "limit": "/limits/key?key=api.example.com", "adds": "/limits/key?key=adds:orders", "calendars": "/calendars", "calendar": "/calendars/holidays",
 	}
 	for _, look := range []struct {
 		scheme string
