@@ -71,7 +71,7 @@ var localCommands = []struct{ commands, why string }{
 // page that / leads to.
 var consoleOnly = []string{"GET /{$}", "GET /now", "GET /upcoming"}
 
-// coverage finds the routes that a table of commands names, and those that it leaves out.
+// coverage finds the routes that a table of commands names, and the other ones.
 type coverage struct {
 	t      *testing.T
 	what   string

@@ -112,11 +112,8 @@ func testDead(t *testing.T, b *browser) {
 	for _, id := range []string{"dead-1", "dead-2"} {
 		ids.Add("timer", b.add(t, "in", "1ms", "svc", "deadly", "id", id, "callback", target.URL).timer(t))
 	}
-	waittest.Until(t, "both are dead letters", func() bool {
-		p := b.get(t, "/dead?service=deadly")
-		letters["letter"] = p.letters()
-		return strings.Contains(p.body, "Replay these 2")
-	})
+	b.failed(t, "deadly", 2)
+	letters["letter"] = b.get(t, "/dead?service=deadly").want(t, 200, "Replay these 2").letters()
 	b.get(t, "/dead?service=deadly").want(t, 200, strings.TrimPrefix(target.URL, "http://"), "Looked at 2 dead letters: all of service deadly.")
 	b.get(t, "/dead?service=deadly&host=other.example").want(t, 200, "No dead letters here.")
 	repaired.Store(true)

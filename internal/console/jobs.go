@@ -13,7 +13,7 @@ import (
 )
 
 // A job is an operation on what a filter or a selection names: many timers, or many dead letters. A page
-// says before what it will change. The form of that page carries it out in steps: each request changes
+// lists them before the change. The form of that page carries the change out in steps: each request changes
 // some, and answers with what was done and a form for the rest, which a browser with JavaScript sends by
 // itself. As the operations do (see router.Service.BulkCancel), a job keeps nothing between the requests.
 
@@ -123,7 +123,7 @@ func (q *request) steps(j *job, p *jobPage, cursor string) error {
 			if p.Counts.Done+p.Counts.Refused+s.Done == 0 {
 				return err
 			}
-			s.Refused, s.Reasons = 0, nil // the page is done again, with those that stayed
+			s.Refused, s.Reasons = 0, nil // the page is done again, with the items that stayed
 			p.Problem, p.Left = q.id.ConcealText(err.Error()), true
 		}
 		p.add(q, &s)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// lettersPage is the number of dead letters of one call, and maxLetters bounds those that one page
+	// lettersPage is the number of dead letters of one call, and maxLetters bounds the letters that one page
 	// groups: a group can be replayed as a whole.
 	lettersPage = 200
 	maxLetters  = schemas.MaxBulkSequences

@@ -10,27 +10,36 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
+// limited is what a limit bounds.
+type limited string
+
+const (
+	callbacks limited = "callbacks"
+	adds      limited = "adds"
+)
+
 // limitField is a field of a limit.
 type limitField struct {
 	field
-	// adds is true for a quota of adds, which limits of callbacks have not.
-	adds bool
+	// of says what a limit with the field bounds; empty for callbacks and adds.
+	of limited
 }
 
 // limitFields are the fields of a limit.
 var limitFields = []limitField{
-	{field{Name: "rate", Label: "rate", Hint: "100/m"}, false},
-	{field{Name: "burst", Label: "at once, of the rate", Hint: "10"}, false},
-	{field{Name: "parallel", Label: "calls that run at once", Hint: "5"}, false},
-	{field{Name: "circuit", Label: "connection errors until the circuit opens", Hint: "5; 0 for never"}, false},
-	{field{Name: "pending", Label: "pending timers, of adds:", Hint: "100000"}, true},
-	{field{Name: "schedules", Label: "pending schedules, of adds:", Hint: "500"}, true},
-	{field{Name: "services", Label: "services, of a tenant's adds:", Hint: "20"}, true},
-	{field{Name: "bytes", Label: "bytes of pending events, of adds:", Hint: "1000000000"}, true},
+	{field{Name: "rate", Label: "rate", Hint: "100/m"}, ""},
+	{field{Name: "burst", Label: "burst", Hint: "10"}, ""},
+	{field{Name: "parallel", Label: "calls that run at once", Hint: "5"}, callbacks},
+	{field{Name: "circuit", Label: "connection errors until the circuit opens", Hint: "5; 0 for never"}, callbacks},
+	{field{Name: "pending", Label: "pending timers (adds only)", Hint: "100000"}, adds},
+	{field{Name: "schedules", Label: "pending schedules (adds only)", Hint: "500"}, adds},
+	{field{Name: "services", Label: "services (adds of a tenant only)", Hint: "20"}, adds},
+	{field{Name: "bytes", Label: "bytes of pending events (adds only)", Hint: "1000000000"}, adds},
 }
 
-// formOf returns the fields of a limit with its values; nil is none.
-func formOf(l *schemas.FlowLimitInfo) []field {
+// formOf returns the fields of a limit of something, all of them for empty, with its values; nil is no
+// limit.
+func formOf(of limited, l *schemas.FlowLimitInfo) []field {
 	values := map[string]string{}
 	if l != nil {
 		values["rate"] = l.Rate
@@ -45,8 +54,9 @@ func formOf(l *schemas.FlowLimitInfo) []field {
 	}
 	var out []field
 	for _, f := range limitFields {
-		f.Value = values[f.Name]
-		out = append(out, f.field)
+		if f.Value = values[f.Name]; of == "" || f.of == "" || f.of == of {
+			out = append(out, f.field)
+		}
 	}
 	return out
 }
@@ -68,7 +78,7 @@ func listLimits(q *request) (view, error) {
 	for i := range list.Holds {
 		list.Holds[i].Reason = q.id.ConcealText(list.Holds[i].Reason)
 	}
-	return view{name: "limits", title: "Limits", data: limitsPage{list.Limits, list.Holds, formOf(nil)}}, err
+	return view{name: "limits", title: "Limits", data: limitsPage{list.Limits, list.Holds, formOf("", nil)}}, err
 }
 
 // concealLimit removes from a limit what the caller may not see; nil is no limit.
@@ -101,9 +111,14 @@ func showLimit(q *request) (view, error) {
 		st.Hold.Reason = q.id.ConcealText(st.Hold.Reason)
 	}
 	page := limitPage{FlowStatus: st, Own: st.Limit != nil && st.Limit.Key == st.Key && st.Limit.Revision > 0, Adds: schemas.LimitsAdds(st.Key), Pattern: strings.Contains(st.Key, "*")}
-	if page.Form = formOf(nil); page.Own {
-		page.Form = formOf(st.Limit)
+	of, l := callbacks, st.Limit
+	if page.Adds {
+		of = adds
 	}
+	if !page.Own {
+		l = nil
+	}
+	page.Form = formOf(of, l)
 	return view{name: "limit", title: st.Key, data: page}, nil
 }
 
@@ -118,7 +133,7 @@ type limitChangePage struct {
 
 // setLimit stores a limit once the form confirms it; before, it shows what that changes.
 func setLimit(q *request) (view, error) {
-	page := limitChangePage{Key: q.text("key"), Revision: q.text("revision"), Form: formOf(nil)}
+	page := limitChangePage{Key: q.text("key"), Revision: q.text("revision"), Form: formOf("", nil)}
 	for i := range page.Form {
 		page.Form[i].Value = q.text(page.Form[i].Name)
 	}

@@ -37,7 +37,6 @@ func (b *tab) usable(name string) {
 			b.t.Errorf("%s, %s: %s", name, scheme, text)
 		}
 	}
-	b.screenshot(name)
 }
 
 // TestOperations: somebody discards dead letters, reschedules all timers of a service with a page that goes on by
@@ -63,6 +62,7 @@ func TestOperations(t *testing.T) {
 	b.press("Discard the selected…")
 	b.sees("Discard 2 dead letters?")
 	b.usable("discard")
+	b.screenshot("discard")
 	b.press("Discard them")
 	b.sees("2 dead letters are discarded")
 
@@ -81,6 +81,7 @@ func TestOperations(t *testing.T) {
 	b.press("What would change?")
 	b.sees("Change the limit of api.example.com?")
 	b.usable("limitchange")
+	b.screenshot("limitchange")
 	b.press("Store it")
 	b.sees("The limit is stored.")
 
@@ -90,6 +91,7 @@ func TestOperations(t *testing.T) {
 	b.press("What would change?")
 	b.sees("Store calendar holidays?")
 	b.usable("calendarchange")
+	b.screenshot("calendarchange")
 	b.press("Store it")
 	b.sees("The calendar is stored.")
 

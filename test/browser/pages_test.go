@@ -96,7 +96,7 @@ func TestPages(t *testing.T) {
 		"now": "/now", "upcoming": "/upcoming?span=day", "services": "/services",
 		"timers": "/timers", "timer": "/timers?q=order-17&source=/shop", "failed": "/timers?q=order-16&source=/shop", "new": "/new?cron=30+2+*+*+MON-FRI&tz=Europe/Berlin&svc=reports",
 		"schedules": "/schedules", "schedule": "/timers?q=nightly&source=/reports", "dead": "/dead", "rejected": "/rejected", "tail": "/tail?service=orders", "cluster": "/cluster", "doctor": "/cluster/doctor",
-		"groups": "/groups", "orders": "/orders", "limits": "/limits", "limit": "/limits/key?key=api.example.com", "adds": "/limits/key?key=adds:orders", "calendars": "/calendars", "calendar": "/calendars/holidays",
+		"groups": "/groups", "orders": "/orders", "limits": "/limits", "limit": "/limits/key?key=api.example.com", "calendars": "/calendars", "calendar": "/calendars/holidays",
 	}
 	for _, look := range []struct {
 		scheme string
@@ -127,13 +127,16 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// waitForDead waits until the page of dead letters has n of them.
+// waitForDead waits until n timers have failed, and the page of dead letters has n of them. A dead letter is there before
+// the record of its timer says so, and cannot be replayed until then.
 func waitForDead(b *tab, n int) {
 	b.t.Helper()
-	waittest.Until(b.t, fmt.Sprintf("there are %d dead letters", n), func() bool {
-		b.open("/dead")
-		return eval[int](b, `document.querySelectorAll("tbody tr").length`) == n
-	}, b.describe)
+	for _, path := range []string{"/timers?state=fail", "/dead"} {
+		waittest.Until(b.t, fmt.Sprintf("there are %d dead letters", n), func() bool {
+			b.open(path)
+			return eval[int](b, `document.querySelectorAll("tbody tr").length`) == n
+		}, b.describe)
+	}
 }
 
 // scheme lets pages be light or dark.

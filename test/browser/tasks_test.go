@@ -88,7 +88,7 @@ func TestReplay(t *testing.T) {
 	}
 	repaired.Store(true)
 	b.press("Replay these 3")
-	b.sees("3 dead letters are replayed.")
+	b.sees("3 dead letters are replayed")
 	waittest.Until(t, "the endpoint is called for each", func() bool { return calls.Load() == 3 }, b.describe)
 	b.open("/timers?q=order-2&source=/shop")
 	b.until("the page becomes a success by itself", `document.querySelector("h1 .state.success")`)
