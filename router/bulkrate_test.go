@@ -87,6 +87,9 @@ func TestBulkSequences(t *testing.T) {
 		return ids
 	}
 	const page = `,"limit":2`
+	if sum, letters, _ := f.deadPages("bulk.discard", `"dryrun":true,"sequences":`+list(5, 1, 3, 1)+page); sum.Matched != 3 || sum.Done != 0 || len(letters) != 3 {
+		t.Errorf("the dry run has %+v of %s", sum, names(letters))
+	}
 	if sum, letters, _ := f.deadPages("bulk.discard", `"sequences":`+list(5, 1, 3, 1)+page); sum.Done != 3 || !slices.Equal(names(letters), []string{"b", "d", "f"}) {
 		t.Errorf("the discard has %+v of %s", sum, names(letters))
 	}
