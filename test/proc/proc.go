@@ -148,6 +148,7 @@ func (n *Node) URL() string {
 
 // Address is the node's HTTP address.
 func (n *Node) Address() string { return n.http }
+
 // HTTP is the URL of the node's HTTP API.
 func (n *Node) HTTP() string { return "http://" + n.http }
 
