@@ -119,16 +119,22 @@ func TestOIDCSettings(t *testing.T) {
 	const issuer = "--oidc-issuer https://login.example"
 	for line, want := range map[string]string{
 		issuer: "an audience is needed", "--oidc-issuer http://login.example --oidc-audience b": "must begin with https://", "--oidc-audience b": "need oidc-issuer",
-		issuer + " --oidc-audience b --oidc-scopes ops":                                         "ROLE=SCOPE+SCOPE",
-		issuer + " --oidc-audience b --oidc-scopes ops=root":                                    "is not one of read, write, admin, payload",
-		issuer + " --oidc-audience b --oidc-scopes a=read,a=write":                              "occurs twice",
-		issuer + " --oidc-audience b --oidc-tenants x":                                          "VALUE=TENANT",
-		issuer + " --oidc-audience b --oidc-tenants a=acme":                                     "tenant claim",
-		issuer + " --oidc-audience b --oidc-tenant-claim t --oidc-tenants a=acme":               "not in the setting tenants",
-		issuer + " --oidc-audience b --oidc-ca /does/not/exist":                                 "oidc-ca",
-		issuer + " --oidc-audience b --oidc-tenant-claim t --oidc-tenants a=,a=":                "occurs twice",
-		issuer + " --oidc-audience b --http 0.0.0.0:0 --oidc-scopes ops=admin+payload":          "",
-		issuer + " --oidc-audience b --oidc-tenant-claim t --oidc-tenants staff= --http [::]:0": "",
+		issuer + " --oidc-audience b --oidc-scopes ops":                           "ROLE=SCOPE+SCOPE",
+		issuer + " --oidc-audience b --oidc-scopes ops=root":                      "is not one of read, write, admin, payload",
+		issuer + " --oidc-audience b --oidc-scopes a=read,a=write":                "occurs twice",
+		issuer + " --oidc-audience b --oidc-tenants x":                            "VALUE=TENANT",
+		issuer + " --oidc-audience b --oidc-tenants a=acme":                       "tenant claim",
+		issuer + " --oidc-audience b --oidc-tenant-claim t --oidc-tenants a=acme": "not in the setting tenants",
+		issuer + " --oidc-audience b --oidc-ca /does/not/exist":                   "oidc-ca",
+		issuer + " --oidc-audience b --oidc-tenant-claim t --oidc-tenants a=,a=":  "occurs twice",
+		"--oidc-client-id c": "need oidc-issuer",
+		issuer + " --oidc-audience b --oidc-client-secret-file /does/not/exist":                                 "oidc-client-secret-file",
+		issuer + " --oidc-audience b --oidc-client-scopes profile --oidc-client-id c":                           "must include openid",
+		issuer + " --oidc-audience b --oidc-redirect-url https://belfry.example":                                "needs oidc-client-id",
+		issuer + " --oidc-audience b --oidc-client-id c --http 0.0.0.0:0":                                       "needs oidc-redirect-url",
+		issuer + " --oidc-audience b --oidc-client-id c --http 0.0.0.0:0 --oidc-redirect-url https://b.example": "",
+		issuer + " --oidc-audience b --http 0.0.0.0:0 --oidc-scopes ops=admin+payload":                          "",
+		issuer + " --oidc-audience b --oidc-tenant-claim t --oidc-tenants staff= --http [::]:0":                 "",
 	} {
 		r := belfryRun(t, append([]string{"config", "check"}, strings.Fields(line)...)...)
 		if want == "" && r.code != exitOK || want != "" && (r.code != exitUsage || !strings.Contains(r.err, want)) {

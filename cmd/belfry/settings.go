@@ -179,7 +179,7 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	if err := s.readSecrets(c.getenv); err != nil {
 		return app.Options{}, err
 	}
-	if err := s.oidc.read(&s.app); err != nil {
+	if err := s.oidc.read(&s.app, c.getenv); err != nil {
 		return app.Options{}, err
 	}
 	return s.options(c)

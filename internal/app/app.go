@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/internal/visibility"
@@ -34,7 +35,8 @@ type App struct {
 	listener net.Listener              // of HTTP, nil for none
 	httpTLS  *tls.Config               // nil for HTTP without TLS
 	tokens   atomic.Pointer[token.Set] // that HTTP accepts; nil if it asks for none
-	verify   token.Verify              // of the OpenID Connect provider; nil without one
+	provider *oidc.Verifier            // the OpenID Connect provider; nil without one
+	verify   token.Verify              // of provider; nil without one
 	api      *httpapi.API              // nil on a node without HTTP or without a router
 	level    store.FormatLevel
 	failed   chan error // the error that ends a running node
@@ -98,12 +100,12 @@ func New(o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	verify, err := o.newOIDC()
+	provider, err := o.newOIDC()
 	if err != nil {
 		return nil, err
 	}
-	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level, verify: verify}
-	a.tokens.Store(a.o.tokens().WithVerify(verify))
+	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level, provider: provider, verify: verifyWith(provider)}
+	a.tokens.Store(a.o.tokens().WithVerify(a.verify))
 	a.warnReadable()
 	a.o.warnInsecure()
 	a.setPhase("not started")

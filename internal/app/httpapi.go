@@ -29,7 +29,12 @@ func (a *App) newHTTPAPI() (*httpapi.API, error) {
 
 // newConsole returns the web pages of a node with the HTTP API.
 func (a *App) newConsole() *console.Console {
+	provider := a.provider
+	if provider != nil && !provider.LogsIn() {
+		provider = nil
+	}
 	return console.New(console.Config{
+		Provider: provider, Redirect: a.o.OIDCRedirect,
 		Service:   func(id httpapi.Identity, revision uint64) (console.Operations, error) { return a.service(id, revision) },
 		Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP), API: a.api, Status: a.status, Doctor: a.examine,
 		History: a.history,

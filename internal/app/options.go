@@ -99,6 +99,9 @@ type Options struct {
 	// sets its Roots from OIDCCA, a PEM file, if that is set, and Known and Log.
 	OIDC   oidc.Config
 	OIDCCA string
+	// OIDCRedirect is the base URL at which people open the console, for the login with OIDC.ClientID. It is
+	// required unless HTTP is on loopback.
+	OIDCRedirect string
 	// Roles to run; default AllRoles, or with NATSURL SharedRoles.
 	Roles []Role
 	// Node is the node's name, unique among the nodes of a store: letters, digits, '-' or

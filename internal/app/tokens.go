@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/internal/httpapi"
@@ -18,10 +20,10 @@ func (o *Options) tokens() *token.Set { return o.HTTPTokens.WithAdmin(o.HTTPToke
 func (o *Options) asksForToken() bool { return o.tokens() != nil || o.OIDC.Issuer != "" }
 
 // newOIDC returns the verifier of tokens of the OpenID Connect provider; nil without one.
-func (o *Options) newOIDC() (token.Verify, error) {
+func (o *Options) newOIDC() (*oidc.Verifier, error) {
 	c := o.OIDC
 	if c.Issuer == "" {
-		if o.OIDCCA != "" || c.Audience != "" || c.NameClaim != "" || c.ScopesClaim != "" || c.Scopes != nil || c.TenantClaim != "" || c.Tenants != nil {
+		if o.OIDCCA != "" || o.OIDCRedirect != "" || c.ClientID != "" || c.ClientSecret != "" || c.ClientScopes != nil || c.Audience != "" || c.NameClaim != "" || c.ScopesClaim != "" || c.Scopes != nil || c.TenantClaim != "" || c.Tenants != nil {
 			return nil, badConfig("the settings oidc-… need oidc-issuer")
 		}
 		return nil, nil
@@ -42,13 +44,36 @@ func (o *Options) newOIDC() (token.Verify, error) {
 	if err != nil {
 		return nil, badConfig("oidc: %w", err)
 	}
+	return v, o.checkRedirect()
+}
+
+// checkRedirect returns an error unless the provider can lead people back to the console.
+func (o *Options) checkRedirect() error {
+	switch u, err := url.Parse(o.OIDCRedirect); {
+	case o.OIDC.ClientID == "" && o.OIDCRedirect != "":
+		return badConfig("oidc-redirect-url needs oidc-client-id")
+	case o.OIDC.ClientID == "" || o.HTTP == NoHTTP:
+	case o.OIDCRedirect == "" && !OnLoopback(o.HTTP):
+		return badConfig("oidc-client-id needs oidc-redirect-url, the address of this node for people, such as https://belfry.example: http listens on %s, and what a request says about it could be wrong", o.HTTP)
+	case o.OIDCRedirect == "":
+	case err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Scheme != "https" && (u.Scheme != "http" || !httpapi.LoopbackHost(u.Host)):
+		return badConfig("oidc-redirect-url must be a URL such as https://belfry.example, without a path; http:// only for a loopback address")
+	}
+	return nil
+}
+
+// verifyWith returns the function that verifies tokens of the provider; nil without one.
+func verifyWith(v *oidc.Verifier) token.Verify {
+	if v == nil {
+		return nil
+	}
 	return func(ctx context.Context, text string, now time.Time) (token.Identity, bool, error) {
 		if !oidc.IsToken(text) {
 			return token.Identity{}, false, nil
 		}
 		id, err := v.Verify(ctx, text, now)
 		return id, true, err
-	}, nil
+	}
 }
 
 // checkTokens returns an error for a token of a tenant that does not exist.

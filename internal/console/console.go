@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
@@ -33,7 +35,7 @@ type Operations interface {
 	Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, error)
 }
 
-// Config configures a console. All fields but Loopback and Log are required.
+// Config configures a console. All fields but Loopback, Provider, Redirect and Log are required.
 type Config struct {
 	// Service returns the operations for a caller. They change a timer only at revision, if it is
 	// not 0. An error has a schemas.Code.
@@ -43,6 +45,10 @@ type Config struct {
 	Authorize func(r *http.Request, scope string) (httpapi.Identity, error)
 	// Loopback is as in httpapi.Config.
 	Loopback bool
+	// Provider logs people in; nil if nobody does. Redirect is the base URL of this console for it; ""
+	// if it is known from requests, which name a listener on loopback.
+	Provider *oidc.Verifier
+	Redirect string
 	// API serves /v1/stream, which the tail follows.
 	API http.Handler
 	// Status and Doctor are as in httpapi.Config.
@@ -60,6 +66,7 @@ type Console struct {
 	o        Config
 	mux      *http.ServeMux
 	sessions *sessions
+	seal     seal
 	origin   http.CrossOriginProtection
 	permits  chan struct{}
 	// overviews has an entry for each request that reads the state of everything.
@@ -68,7 +75,7 @@ type Console struct {
 
 // New returns a console.
 func New(o Config) *Console {
-	c := &Console{o: o, mux: http.NewServeMux(), sessions: newSessions(), permits: make(chan struct{}, maxRequests), overviews: make(chan struct{}, maxOverviews)}
+	c := &Console{o: o, mux: http.NewServeMux(), sessions: newSessions(), seal: newSeal(), permits: make(chan struct{}, maxRequests), overviews: make(chan struct{}, maxOverviews)}
 	for i := range routes {
 		rt := &routes[i]
 		c.mux.HandleFunc(rt.String(), func(w http.ResponseWriter, r *http.Request) { c.serve(rt, w, r) })
@@ -78,6 +85,10 @@ func New(o Config) *Console {
 	c.mux.HandleFunc("GET /login", c.showLogin)
 	c.mux.HandleFunc("POST /login", c.login)
 	c.mux.HandleFunc("POST /logout", c.logout)
+	if o.Provider != nil {
+		c.mux.HandleFunc("GET "+beginPath, c.beginLogin)
+		c.mux.HandleFunc("GET "+callbackPath, c.finishLogin)
+	}
 	c.mux.HandleFunc("/", c.serveNone)
 	return c
 }
@@ -142,14 +153,23 @@ func (c *Console) authenticated(r *http.Request) *http.Request {
 	return r
 }
 
+// enter takes a permit to make a page, which release returns.
+func (c *Console) enter() (release func(), err error) {
+	select {
+	case c.permits <- struct{}{}:
+		return func() { <-c.permits }, nil
+	default:
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "%d pages are being made, which is the limit; nothing was done: try again", maxRequests)
+	}
+}
+
 // carryOut admits a request and calls the handler of its route.
 func (q *request) carryOut(rt *route) (view, error) {
-	select {
-	case q.console.permits <- struct{}{}:
-		defer func() { <-q.console.permits }()
-	default:
-		return view{}, schemas.Errorf(schemas.CodeUnavailable, "%d pages are being made, which is the limit; nothing was done: try again", maxRequests)
+	release, err := q.console.enter()
+	if err != nil {
+		return view{}, err
 	}
+	defer release()
 	if err := q.admit(rt.scope); err != nil {
 		return view{}, err
 	}
@@ -253,11 +273,21 @@ func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther) // no login is needed
 		return
 	}
-	c.answer(&request{Request: r, console: c}, w, &view{name: "login", title: "Log in", data: loginData{Next: next}})
+	c.answer(&request{Request: r, console: c}, w, &view{name: "login", title: "Log in", data: c.loginPage(next, "")})
 }
 
-// loginData is the data of the login page.
-type loginData struct{ Next, Problem string }
+// loginData is the data of the login page. Provider names the OpenID Connect provider at which people log
+// in; "" for none.
+type loginData struct{ Next, Problem, Provider string }
+
+// loginPage returns the data of the login page.
+func (c *Console) loginPage(next, problem string) loginData {
+	d := loginData{Next: next, Problem: problem}
+	if c.o.Provider != nil {
+		d.Provider = c.o.Provider.Issuer()
+	}
+	return d
+}
 
 // login begins a session with the token of a form.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
@@ -272,12 +302,13 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	id, err := c.o.Authorize(probe, token.ScopeRead)
 	if err != nil {
 		status, _, detail := httpapi.Explain(err)
-		c.answer(q, w, &view{status: status, name: "login", title: "Log in", data: loginData{next, detail}})
+		c.answer(q, w, &view{status: status, name: "login", title: "Log in", data: c.loginPage(next, detail)})
 		return
 	}
 	c.sessions.end(sessionName(r))
 	if id.Name != "" { // a node without tokens admits everybody without a session
-		http.SetCookie(w, cookie(c.sessions.begin(text), r))
+		name, ends := c.sessions.begin(text, time.Time{})
+		http.SetCookie(w, cookie(name, ends, r))
 	}
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
@@ -285,7 +316,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 // logout ends the session of the request.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	c.sessions.end(sessionName(r))
-	http.SetCookie(w, cookie("", r))
+	http.SetCookie(w, cookie("", time.Time{}, r))
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 

@@ -3,6 +3,7 @@ package console
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -28,21 +29,43 @@ type session struct {
 type sessions struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte]session
-	now func() time.Time
+	// used has the logins at the provider that have begun a session, by the hash of their state, until
+	// they end.
+	used map[[sha256.Size]byte]time.Time
+	now  func() time.Time
 }
 
 func newSessions() *sessions {
-	return &sessions{all: map[[sha256.Size]byte]session{}, now: time.Now}
+	return &sessions{all: map[[sha256.Size]byte]session{}, used: map[[sha256.Size]byte]time.Time{}, now: time.Now}
 }
 
-// begin returns the cookie value of a new session.
-func (s *sessions) begin(token string) string {
-	name := rand.Text()
+// begin returns the cookie value of a new session, and its end: when its token expires, the zero time for
+// never, and at the latest after sessionTime.
+func (s *sessions) begin(token string, expires time.Time) (name string, ends time.Time) {
+	name = rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	s.all[sha256.Sum256([]byte(name))] = session{token, s.now().Add(sessionTime)}
-	return name
+	ends = s.now().Add(sessionTime)
+	if !expires.IsZero() && expires.Before(ends) {
+		ends = expires
+	}
+	s.all[sha256.Sum256([]byte(name))] = session{token, ends}
+	return name, ends
+}
+
+// use reports whether a login at the provider, which ends by itself at a time, may begin a session: each
+// may once, and maxSessions may until they end.
+func (s *sessions) use(state string, ends time.Time) bool {
+	key := sha256.Sum256([]byte(state))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.used, func(_ [sha256.Size]byte, end time.Time) bool { return !s.now().Before(end) })
+	if _, ok := s.used[key]; ok || len(s.used) >= maxSessions {
+		return false
+	}
+	s.used[key] = ends
+	return true
 }
 
 // expire removes the sessions that have ended, and the oldest one if there is no room for another.
@@ -80,9 +103,10 @@ func (s *sessions) end(name string) {
 	delete(s.all, sha256.Sum256([]byte(name)))
 }
 
-// cookie returns the cookie of a session; an empty name removes it from the browser.
-func cookie(name string, r *http.Request) *http.Cookie {
-	c := &http.Cookie{Name: cookieName, Value: name, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil, MaxAge: int(sessionTime / time.Second)}
+// cookie returns the cookie of a session until its end; an empty name removes it from the browser.
+func cookie(name string, ends time.Time, r *http.Request) *http.Cookie {
+	seconds := max(int(time.Until(ends)/time.Second), 1)
+	c := &http.Cookie{Name: cookieName, Value: name, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil, MaxAge: seconds}
 	if name == "" {
 		c.MaxAge = -1
 	}

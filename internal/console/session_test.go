@@ -1,6 +1,7 @@
 package console
 
 import (
+	"crypto/rand"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,11 @@ func TestSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSessions()
-		first := s.begin("token-1")
+		begin := func(token string, expires time.Time) string {
+			name, _ := s.begin(token, expires)
+			return name
+		}
+		first := begin("token-1", time.Time{})
 		if got := s.token(first); got != "token-1" {
 			t.Fatalf("got token %q, want token-1", got)
 		}
@@ -19,20 +24,38 @@ func TestSessions(t *testing.T) {
 		if got := s.token(first); got != "" {
 			t.Errorf("got token %q after the logout, want none", got)
 		}
-		old := s.begin("token-2")
+		old := begin("token-2", time.Time{})
 		time.Sleep(time.Minute)
-		newer := s.begin("token-3")
+		newer := begin("token-3", time.Time{})
 		for range maxSessions - 1 {
-			s.begin("token-4")
+			begin("token-4", time.Time{})
 		}
 		if s.token(old) != "" || s.token(newer) != "token-3" || len(s.all) != maxSessions {
 			t.Errorf("got %d sessions, and the tokens %q and %q; want %d sessions without the oldest", len(s.all), s.token(old), s.token(newer), maxSessions)
+		}
+		brief := begin("token-6", time.Now().Add(time.Hour))
+		time.Sleep(time.Hour - time.Second)
+		if s.token(brief) != "token-6" {
+			t.Error("got no token before it expires")
+		}
+		time.Sleep(time.Second)
+		if s.token(brief) != "" || s.token(newer) == "" {
+			t.Errorf("got the tokens %q and %q when the first has expired, want none and token-3", s.token(brief), s.token(newer))
+		}
+		if !s.use("state", time.Now().Add(time.Minute)) || s.use("state", time.Now().Add(time.Minute)) {
+			t.Error("got a login that may not begin a session, or may twice")
+		}
+		for range maxSessions {
+			s.use(rand.Text(), time.Now().Add(time.Minute))
+		}
+		if len(s.used) != maxSessions {
+			t.Errorf("got %d logins in memory, want at most %d", len(s.used), maxSessions)
 		}
 		time.Sleep(sessionTime)
 		if got := s.token(newer); got != "" {
 			t.Errorf("got token %q after the session's time, want none", got)
 		}
-		s.begin("token-5")
+		begin("token-5", time.Time{})
 		if len(s.all) != 1 {
 			t.Errorf("got %d sessions, want only the new one", len(s.all))
 		}

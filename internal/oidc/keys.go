@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -138,7 +139,7 @@ func (k *keys) refresh(ctx context.Context, wait bool) bool {
 	}
 	defer func() { <-k.fetching }()
 	k.mu.Lock()
-	url, read, tried := k.url, k.read, k.tried
+	address, read, tried := k.url, k.read, k.tried
 	k.mu.Unlock()
 	if !tried.IsZero() && k.now().Sub(tried) < minFetch {
 		return !read.Before(called)
@@ -147,11 +148,11 @@ func (k *keys) refresh(ctx context.Context, wait bool) bool {
 	ctx = context.WithoutCancel(ctx)
 	var set []jose.JSONWebKey
 	var err error
-	if url == "" {
-		url, err = k.discover(ctx)
+	if address == "" {
+		address, err = k.discoverKeys(ctx)
 	}
 	if err == nil {
-		set, err = k.fetch(ctx, url)
+		set, err = k.fetch(ctx, address)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,7 +162,7 @@ func (k *keys) refresh(ctx context.Context, wait bool) bool {
 		k.url = "" // the provider may have moved them
 		return false
 	}
-	k.url, k.set, k.read = url, set, k.now()
+	k.url, k.set, k.read = address, set, k.now()
 	return true
 }
 
@@ -189,27 +190,46 @@ func (k *keys) begin(ctx context.Context, wait bool) bool {
 	}
 }
 
-// discover returns the URL of the keys.
-func (k *keys) discover(ctx context.Context) (string, error) {
+// document is a part of the discovery document of a provider.
+type document struct {
+	Keys        string   `json:"jwks_uri"`
+	Authorize   string   `json:"authorization_endpoint"`
+	Token       string   `json:"token_endpoint"`
+	AuthMethods []string `json:"token_endpoint_auth_methods_supported"`
+	// NamesIssuer says that answers to a login name their issuer (RFC 9207).
+	NamesIssuer bool `json:"authorization_response_iss_parameter_supported"`
+}
+
+// discover reads the discovery document.
+func (k *keys) discover(ctx context.Context) (doc document, err error) {
 	p, err := gooidc.NewProvider(gooidc.ClientContext(ctx, k.client), k.issuer)
+	if err == nil {
+		err = p.Claims(&doc)
+	}
+	return doc, err
+}
+
+// discoverKeys returns the URL of the keys.
+func (k *keys) discoverKeys(ctx context.Context) (string, error) {
+	doc, err := k.discover(ctx)
 	if err != nil {
 		return "", err
 	}
-	var doc struct {
-		Keys string `json:"jwks_uri"`
+	return doc.Keys, checkURL("jwks_uri", doc.Keys)
+}
+
+// checkURL returns an error for a URL of the discovery document that is not secure.
+func checkURL(name, address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+		return fmt.Errorf("%s %.200q of its discovery document is not an https URL", name, address)
 	}
-	if err := p.Claims(&doc); err != nil {
-		return "", err
-	}
-	if err := (&Config{Issuer: doc.Keys, Audience: "-"}).Check(); err != nil {
-		return "", fmt.Errorf("jwks_uri %.200q of its discovery document is not an https URL", doc.Keys)
-	}
-	return doc.Keys, nil
+	return nil
 }
 
 // fetch reads the public keys for signatures.
-func (k *keys) fetch(ctx context.Context, url string) ([]jose.JSONWebKey, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func (k *keys) fetch(ctx context.Context, address string) ([]jose.JSONWebKey, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -219,13 +239,13 @@ func (k *keys) fetch(ctx context.Context, url string) ([]jose.JSONWebKey, error)
 	}
 	defer func() { _ = resp.Body.Close() }() // nothing is lost if closing fails
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET %s: status %d", url, resp.StatusCode)
+		return nil, fmt.Errorf("GET %s: status %d", address, resp.StatusCode)
 	}
 	var doc struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
-		return nil, fmt.Errorf("GET %s: %w", url, err)
+		return nil, fmt.Errorf("GET %s: %w", address, err)
 	}
 	var set []jose.JSONWebKey
 	for _, raw := range doc.Keys {
@@ -240,7 +260,7 @@ func (k *keys) fetch(ctx context.Context, url string) ([]jose.JSONWebKey, error)
 		}
 	}
 	if len(set) == 0 {
-		return nil, fmt.Errorf("GET %s: no key for signatures with the algorithms %v", url, algorithms)
+		return nil, fmt.Errorf("GET %s: no key for signatures with the algorithms %v", address, algorithms)
 	}
 	return set, nil
 }

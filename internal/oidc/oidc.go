@@ -1,7 +1,10 @@
 // Package oidc verifies tokens of an OpenID Connect provider: JSON Web Tokens that the provider has
-// signed, as ID tokens or access tokens.
+// signed, as ID tokens or access tokens. It also logs people in at the provider, to get such a token
+// for the console.
 //
 //	token ─▶ signature, by a key of the provider ─▶ issuer, audience, times ─▶ claims ─▶ token.Identity
+//
+//	Begin ─▶ the browser goes to the provider, which sends it back with a code ─▶ Finish ─▶ token
 //
 // # Guarantees
 //
@@ -63,8 +66,12 @@ type Config struct {
 	// Issuer is the URL of the provider, exactly as in its tokens. Its discovery document is at
 	// /.well-known/openid-configuration below it. It begins with https://, or on loopback http://.
 	Issuer string
-	// Audience must be in the claim aud.
+	// Audience must be in the claim aud, or ClientID.
 	Audience string
+	// ClientID is the client as which people log in; "" if nobody does. ClientSecret is its secret, ""
+	// for a public client. ClientScopes are the scopes of OAuth that a login asks for; default openid.
+	ClientID, ClientSecret string
+	ClientScopes           []string
 	// Roots are the CAs of the provider's certificate; nil for those of the system.
 	Roots *x509.CertPool
 
@@ -110,6 +117,10 @@ func (c *Config) Check() error {
 		return errors.New("an audience is needed: without it a token that the provider has made for another program would be accepted")
 	case c.TenantClaim == "" && c.Tenants != nil:
 		return errors.New("tenants need a tenant claim")
+	case c.ClientID == "" && (c.ClientSecret != "" || c.ClientScopes != nil):
+		return errors.New("a client secret and client scopes need a client id")
+	case c.ClientScopes != nil && !slices.Contains(c.ClientScopes, gooidc.ScopeOpenID):
+		return errors.New("the client scopes must include openid: without it the provider returns no ID token")
 	}
 	for role, scopes := range c.Scopes {
 		for _, scope := range scopes {
@@ -130,8 +141,9 @@ func loopback(host string) bool { return host == "localhost" || host == "127.0.0
 
 // Verifier verifies tokens. It is safe for concurrent use.
 type Verifier struct {
-	c    Config
-	keys *keys
+	c     Config
+	keys  *keys
+	login *login
 }
 
 // New returns a verifier. It sends no request. The errors are those of Config.Check.
@@ -153,7 +165,8 @@ func New(c Config) (*Verifier, error) {
 		// A request is rare, so no connection is kept.
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxDocumentBytes,
 	}
-	return &Verifier{c: c, keys: newKeys(c.Issuer, &http.Client{Transport: bounded{transport}, Timeout: fetchTimeout, CheckRedirect: noRedirect}, c.Log)}, nil
+	keys := newKeys(c.Issuer, &http.Client{Transport: bounded{transport}, Timeout: fetchTimeout, CheckRedirect: noRedirect}, c.Log)
+	return &Verifier{c: c, keys: keys, login: newLogin()}, nil
 }
 
 // IsToken reports whether a text has the form of a JSON Web Token, whose header is a JSON object.
@@ -165,24 +178,42 @@ func IsToken(text string) bool {
 // that is not valid, 403 for a caller without a tenant or scopes, and 503 if the provider's keys
 // cannot be read.
 func (v *Verifier) Verify(ctx context.Context, text string, now time.Time) (token.Identity, error) {
+	t, err := v.check(ctx, text, now)
+	if err != nil {
+		return token.Identity{}, err
+	}
+	return v.caller(t)
+}
+
+// check returns a token that is valid at a time: its signature, issuer, audience and times. The error
+// is that of Verify.
+func (v *Verifier) check(ctx context.Context, text string, now time.Time) (*gooidc.IDToken, error) {
 	if len(text) > maxTokenBytes {
-		return token.Identity{}, token.Invalid("the token is too long")
+		return nil, token.Invalid("the token is too long")
 	}
 	payload, err := v.keys.payload(ctx, text)
 	switch {
 	case errors.Is(err, errUnavailable):
-		return token.Identity{}, token.Unavailable(err.Error())
+		return nil, token.Unavailable(err.Error())
 	case err != nil:
-		return token.Identity{}, token.Invalid("the token was refused: " + err.Error())
+		return nil, token.Invalid("the token was refused: " + err.Error())
 	}
-	checks := gooidc.NewVerifier(v.c.Issuer, signed(payload), &gooidc.Config{ClientID: v.c.Audience, SupportedSigningAlgs: algorithms, SkipExpiryCheck: true})
+	checks := gooidc.NewVerifier(v.c.Issuer, signed(payload), &gooidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: algorithms, SkipExpiryCheck: true})
 	t, err := checks.Verify(ctx, text)
 	if err != nil {
-		return token.Identity{}, token.Invalid("the token was refused: " + plain(strings.TrimPrefix(err.Error(), "oidc: ")))
+		return nil, token.Invalid("the token was refused: " + plain(strings.TrimPrefix(err.Error(), "oidc: ")))
+	}
+	if !slices.Contains(t.Audience, v.c.Audience) && (v.c.ClientID == "" || !slices.Contains(t.Audience, v.c.ClientID)) {
+		return nil, token.Invalid(fmt.Sprintf("the token was refused: expected audience %s, got %s", plain(v.c.Audience), plain(fmt.Sprint(t.Audience))))
 	}
 	if err := checkTimes(t, now); err != nil {
-		return token.Identity{}, token.Invalid(err.Error())
+		return nil, token.Invalid(err.Error())
 	}
+	return t, nil
+}
+
+// caller returns the caller that a token names.
+func (v *Verifier) caller(t *gooidc.IDToken) (token.Identity, error) {
 	var claims map[string]any
 	if err := t.Claims(&claims); err != nil {
 		return token.Identity{}, token.Invalid("the claims of the token are not a JSON object")

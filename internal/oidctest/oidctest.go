@@ -1,5 +1,5 @@
 // Package oidctest is an OpenID Connect provider for tests: it serves its discovery document and its keys
-// over TLS on loopback, and signs real tokens.
+// on loopback, logs people in without a password, and signs real tokens.
 package oidctest
 
 import (
@@ -8,6 +8,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -24,8 +25,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Provider is an OpenID Connect provider over TLS: it has the discovery document and the keys, and
-// signs tokens.
+// Provider is an OpenID Connect provider: it has the discovery document, the keys and the endpoints of a
+// login, and signs tokens.
 type Provider struct {
 	// URL is the issuer.
 	URL string
@@ -34,11 +35,23 @@ type Provider struct {
 	mu      sync.Mutex
 	keys    []jose.JSONWebKey
 	down    bool
+	logins  logins
 	fetches atomic.Int32
 }
 
-// New starts a provider, without keys.
+// New starts a provider over TLS, without keys.
 func New(t *testing.T) *Provider {
+	t.Helper()
+	return start(t, httptest.NewTLSServer)
+}
+
+// NewPlain starts a provider without TLS, for a browser that trusts no other certificates.
+func NewPlain(t *testing.T) *Provider {
+	t.Helper()
+	return start(t, httptest.NewServer)
+}
+
+func start(t *testing.T, serve func(http.Handler) *httptest.Server) *Provider {
 	t.Helper()
 	p := &Provider{}
 	mux := http.NewServeMux()
@@ -64,7 +77,8 @@ func New(t *testing.T) *Provider {
 		p.mu.Unlock()
 		answer(w, set)
 	})
-	p.srv = httptest.NewTLSServer(mux)
+	p.serveLogins(t, mux)
+	p.srv = serve(mux)
 	p.URL = p.srv.URL
 	t.Cleanup(p.srv.Close)
 	return p
@@ -87,11 +101,17 @@ func (p *Provider) SetDown(down bool) {
 	p.down = down
 }
 
-// Roots returns the CA of the provider.
+// Roots returns the CA of a provider over TLS.
 func (p *Provider) Roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(p.srv.Certificate())
 	return pool
+}
+
+// Transport returns a transport that trusts the CA of a provider over TLS. The caller closes its idle
+// connections.
+func (p *Provider) Transport() *http.Transport {
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.Roots(), MinVersion: tls.VersionTLS12}}
 }
 
 // Signer is a private key of a provider.
