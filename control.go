@@ -14,6 +14,13 @@ func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
 	return t, err
 }
 
+// Inspect is Get, and Timer.Claim says who claimed a timer that has fired and where its event is.
+func (c *Client) Inspect(ctx context.Context, id TimerID) (Timer, error) {
+	var t Timer
+	err := c.call(ctx, "get", schemas.GetRequest{TimerRef: ref(id), Claim: true}, &t)
+	return t, err
+}
+
 // Cancel cancels a pending or paused timer or schedule. After it returned nil, the timer does
 // not fire. Cancelling a cancelled timer succeeds again. Errors: ErrAlreadyFired, ErrNotFound, ErrBadRequest,
 // ErrUnavailable.

@@ -35,6 +35,12 @@ type Letters interface {
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 }
 
+// Firings is the part of the store that knows who fires and what was published; *store.Store has it.
+type Firings interface {
+	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
+	FindFired(ctx context.Context, service, msgID string, since time.Time) (uint64, error)
+}
+
 // Lister is the part of the store that lists records; *store.Store has it.
 type Lister interface {
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
@@ -66,6 +72,7 @@ type Store interface {
 	Services
 	Adds
 	Letters
+	Firings
 	Lister
 	ServiceLister
 	Calendars
@@ -332,18 +339,29 @@ func (s *Service) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, e
 // names the timer whose turn it is. A timer whose record has expired is of the search index, if the
 // node has one; see schemas.TimerInfo.From. Errors: those of Get.
 func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error) {
+	return s.Inspect(ctx, schemas.GetRequest{TimerRef: ref})
+}
+
+// Inspect is Describe, and with q.Claim also says who claimed the timer and where its event is.
+func (s *Service) Inspect(ctx context.Context, q schemas.GetRequest) (schemas.TimerInfo, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.TimerInfo, error) {
-		t, err := s.ops.Get(ctx, ref)
+		t, err := s.ops.Get(ctx, q.TimerRef)
 		if err != nil {
-			t, asOf, err := s.expired(ctx, ref, err)
+			t, asOf, err := s.expired(ctx, q.TimerRef, err)
 			if err != nil {
 				return schemas.TimerInfo{}, err
 			}
 			info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
 			info.From, info.AsOf = schemas.FromHistory, asOf
+			if q.Claim {
+				info.Claim = s.claimOf(ctx, &t)
+			}
 			return info, nil
 		}
 		info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
+		if q.Claim {
+			info.Claim = s.claimOf(ctx, &t)
+		}
 		if t.Record.State.Waits() && t.Record.Schedule != nil {
 			info.Schedule.Problem = s.scheduleProblem(ctx, &t)
 		}

@@ -61,10 +61,31 @@ type TimerInfo struct {
 	Origin *OriginInfo `json:"origin,omitempty"`
 	// Revision is the record's revision in its KV bucket.
 	Revision uint64 `json:"revision"`
+	// Claim is set for a timer that has fired if the request asks for it; see GetRequest.
+	Claim *ClaimInfo `json:"claim,omitempty"`
 	// From is FromHistory for a timer whose record has expired: the answer is then of a node's
 	// search index, which had every change up to AsOf. It is empty for an answer of the record.
 	From string    `json:"from,omitempty"`
 	AsOf time.Time `json:"as_of,omitzero"`
+}
+
+// GetRequest asks for one timer. With Claim the answer has TimerInfo.Claim, which costs two further
+// reads.
+type GetRequest struct {
+	TimerRef
+	Claim bool `json:"claim,omitempty"`
+}
+
+// ClaimInfo is the proof that a timer has fired: who claimed it, and the event that was published.
+type ClaimInfo struct {
+	// Epoch is the term of the shard's owner that made the last claim. Node is that owner, if the term
+	// lasts yet; no longer known afterwards.
+	Epoch uint64 `json:"epoch"`
+	Node  string `json:"node,omitempty"`
+	// Message is the message id of the event. Sequence is its place in TIMERS_FIRED; 0 if the event has
+	// left the stream, or is not among the first events of the service after the claim.
+	Message  string `json:"message"`
+	Sequence uint64 `json:"sequence,omitempty"`
 }
 
 // OutcomeInfo is the result of one attempt of a callback.

@@ -76,6 +76,9 @@ func (t *TimerInfo) Append(b []byte) []byte {
 		b = appendValue(append(b, `,"origin":`...), t.Origin)
 	}
 	b = strconv.AppendUint(append(b, `,"revision":`...), t.Revision, 10)
+	if t.Claim != nil {
+		b = appendValue(append(b, `,"claim":`...), t.Claim)
+	}
 	if b = appendOptional(b, `,"from":`, t.From); !t.AsOf.IsZero() {
 		b = quoteTime(append(b, `,"as_of":`...), t.AsOf)
 	}

@@ -60,6 +60,11 @@ func TestRoundTrip(t *testing.T) {
 	if info.Group != "g" || info.MaxAttempts != 2 || info.Type != "t" || info.Attempts != 1 || info.Outcome == nil || info.Outcome.Code != 200 {
 		t.Errorf("get: got %+v, want the options of the add and one attempt with status 200", info)
 	}
+	if c := info.Claim; c == nil || c.Epoch == 0 || c.Node == "" || c.Message != first.Timer.String()+".1" || c.Sequence == 0 {
+		t.Errorf("get: got claim %+v, want the node, its epoch, and the message and its sequence", c)
+	} else if r := n.client(t, "get", "one", "--source", "/shop"); !strings.Contains(r.out, claimLine(c)+"\n") || !strings.Contains(r.out, publishedLine(c)+"\n") {
+		t.Errorf("get as text: got %v, want the lines %q and %q", r, claimLine(c), publishedLine(c))
+	}
 	if a := info.LastAttempts; len(a) != 1 || a[0].Attempt != 1 || a[0].Status != 200 || a[0].At.Before(info.Fired) {
 		t.Errorf("get: got attempts %+v, want one with status 200, not before %s", a, info.Fired)
 	} else if r := n.client(t, "get", "one", "--source", "/shop"); !strings.Contains(r.out, attemptLine(a[0])+"\n") || !strings.HasPrefix(attemptLine(a[0]), "1 at "+showTime(a[0].At)+", ") {

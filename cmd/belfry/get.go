@@ -18,7 +18,7 @@ func (c *cli) getCommand() *cobra.Command {
 	return c.talking(cmd, ref.resolve, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := atRun(ctx, s, ref, s.Get)
+		t, err := atRun(ctx, s, ref, s.Inspect)
 		if err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 		due = showTime(t.Due)
 	}
 	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "tenant", t.Tenant, "group", t.Group, "key", key,
-		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
+		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired), "claimed", claimLine(t.Claim), "published", publishedLine(t.Claim),
 		"done", showTime(t.Done), "attempts", attempts, "waits", waits, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
 	pairs = append(pairs, schedulePairs(t)...)
 	for _, a := range t.LastAttempts {
@@ -92,6 +92,28 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 		pairs = append(pairs, "history", historyLine(op))
 	}
 	return c.printText(pairs...)
+}
+
+// claimLine says who claimed a timer; "" if it is not known.
+func claimLine(c *schemas.ClaimInfo) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Node == "":
+		return fmt.Sprintf("in epoch %d of its shard", c.Epoch)
+	}
+	return fmt.Sprintf("by node %s, in epoch %d of its shard", c.Node, c.Epoch)
+}
+
+// publishedLine says where the event of a timer is; "" if it is not known.
+func publishedLine(c *schemas.ClaimInfo) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Sequence == 0:
+		return c.Message + ", not in TIMERS_FIRED any more"
+	}
+	return fmt.Sprintf("%s, sequence %d of TIMERS_FIRED", c.Message, c.Sequence)
 }
 
 // flowWait describes the wait of a timer for a call of its flow key.

@@ -225,6 +225,17 @@ func testOneTimer(t *testing.T, n *node) {
 		return strings.Contains(string(n.send(t, "GET", "/v1/timers/"+b.Timer+".1", "").body), `"state":"success"`)
 	})
 	n.send(t, "DELETE", "/v1/timers/"+b.Timer, "").want(t, 409, `"already_fired"`)
+	fired := into[schemas.TimerInfo](t, n.send(t, "GET", "/v1/timers/"+b.Timer+"?claim=true", "").want(t, 200))
+	if c := fired.Claim; c == nil || c.Epoch == 0 || c.Node == "" || c.Message != b.Timer+".1" || c.Sequence == 0 {
+		t.Errorf("got claim %+v, want node, epoch, message and sequence", c)
+	}
+	if plain := into[schemas.TimerInfo](t, n.send(t, "GET", "/v1/timers/"+b.Timer, "").want(t, 200)); plain.Claim != nil {
+		t.Errorf("got claim %+v, want none unless it is asked for", plain.Claim)
+	}
+	n.send(t, "GET", byName+"&claim=true", "").want(t, 200) // it has not fired
+	for _, path := range []string{"/v1/timers?claim=true", "/v1/timers/" + b.Timer + "?claim=maybe"} {
+		n.send(t, "GET", path, "").want(t, 400, "#/claim")
+	}
 }
 
 // testRevision: If-Match changes a timer only at its revision.

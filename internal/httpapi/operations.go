@@ -24,6 +24,7 @@ type Timers interface {
 	AddAsync(header map[string][]string, data []byte, done func(schemas.AddReply, error))
 	Add(ctx context.Context, header map[string][]string, data []byte) (schemas.AddReply, error)
 	Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error)
+	Inspect(ctx context.Context, q schemas.GetRequest) (schemas.TimerInfo, error)
 	List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error)
 	Search(ctx context.Context, q schemas.SearchRequest) (schemas.SearchReply, error)
 	Counts(ctx context.Context, q schemas.CountsRequest) (schemas.CountsReply, error)

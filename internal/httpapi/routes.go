@@ -20,11 +20,11 @@ var routes = slices.Concat(timerRoutes, scheduleRoutes, letterRoutes, bulkRoutes
 
 var timerRoutes = []route{
 	{"POST", "/v1/timers", token.ScopeWrite, fieldNames(), addTimer},
-	{"GET", "/v1/timers", token.ScopeRead, slices.Concat([]string{"id", "source", "state", "service", "group", "schedule", "limit", "cursor"}, searchNames), listOrGet},
+	{"GET", "/v1/timers", token.ScopeRead, slices.Concat([]string{"id", "source", "state", "service", "group", "schedule", "claim", "limit", "cursor"}, searchNames), listOrGet},
 	{"GET", "/v1/counts", token.ScopeRead, []string{"service", "from", "to", "bucket", "by_service"}, showCounts},
 	{"DELETE", "/v1/timers", token.ScopeWrite, []string{"id", "source", "by"}, cancelTimer},
 	{"PATCH", "/v1/timers", token.ScopeWrite, []string{"id", "source"}, moveTimer},
-	{"GET", "/v1/timers/{timer}", token.ScopeRead, nil, getTimer},
+	{"GET", "/v1/timers/{timer}", token.ScopeRead, []string{"claim"}, getTimer},
 	{"DELETE", "/v1/timers/{timer}", token.ScopeWrite, []string{"by"}, cancelTimer},
 	{"PATCH", "/v1/timers/{timer}", token.ScopeWrite, nil, moveTimer},
 	{"POST", "/v1/events", token.ScopeWrite, nil, addEvents},

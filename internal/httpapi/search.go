@@ -15,6 +15,10 @@ var searchNames = []string{"q", "type", "runs_of", "due_from", "due_to", "done_f
 // maxSearch bounds the timers of a page of a search.
 const maxSearch = 100
 
+// errErrors refuses a search by errors: what matches would tell the caller the paths of callbacks that
+// answers do not have.
+var errErrors = &Error{Status: http.StatusForbidden, Code: codeForbidden, Field: "error", Detail: "the search by error needs scope payload: errors are compared as they are, with the paths of callbacks that an answer without that scope does not have"}
+
 // searches reports whether GET /v1/timers asks the search index.
 func (q *request) searches() bool {
 	return slices.ContainsFunc(searchNames, q.query.Has) || q.query.Has("id") != q.query.Has("source")
@@ -23,6 +27,9 @@ func (q *request) searches() bool {
 // searchTimers is GET /v1/timers with a filter of the search index.
 func searchTimers(q *request) (answer, error) {
 	v := q.query
+	if v.Has("error") && !q.id.Payload {
+		return answer{}, errErrors
+	}
 	search := schemas.SearchRequest{
 		Q: v.Get("q"), ID: v.Get("id"), Source: v.Get("source"), Type: v.Get("type"), Service: v.Get("service"), Group: v.Get("group"), RunsOf: v.Get("runs_of"),
 		DueFrom: v.Get("due_from"), DueTo: v.Get("due_to"), DoneFrom: v.Get("done_from"), DoneTo: v.Get("done_to"), Host: v.Get("host"), Error: v.Get("error"),
@@ -56,6 +63,18 @@ func searchTimers(q *request) (answer, error) {
 	return answer{status: http.StatusOK, body: page}, err
 }
 
+// flag reads a parameter that is true or false, false if it is missing.
+func (q *request) flag(name string) (bool, error) {
+	if !q.query.Has(name) {
+		return false, nil
+	}
+	v, err := strconv.ParseBool(q.query.Get(name))
+	if err != nil {
+		return false, badField(name, "must be true or false")
+	}
+	return v, nil
+}
+
 // selection reads the parameters state and schedule.
 func (q *request) selection() (states []schemas.State, schedule *bool, err error) {
 	for _, word := range q.query["state"] {
@@ -79,11 +98,9 @@ func (q *request) selection() (states []schemas.State, schedule *bool, err error
 func showCounts(q *request) (answer, error) {
 	v := q.query
 	counts := schemas.CountsRequest{Service: v.Get("service"), From: v.Get("from"), To: v.Get("to"), Bucket: v.Get("bucket")}
-	if v.Has("by_service") {
-		var err error
-		if counts.ByService, err = strconv.ParseBool(v.Get("by_service")); err != nil {
-			return answer{}, badField("by_service", "must be true or false")
-		}
+	var err error
+	if counts.ByService, err = q.flag("by_service"); err != nil {
+		return answer{}, err
 	}
 	reply, err := q.ops.Counts(q.Context(), counts)
 	return answer{status: http.StatusOK, body: reply}, err

@@ -34,6 +34,7 @@ func testSearch(t *testing.T, n *node) {
 	find("host=search.example", "find-2 pending")
 	find("service=search&sort=done", "find-1 cancelled")
 	find("q=find-1&state=pending")
+	find("error=nothing+has+this+error")
 	find("service=search&due_from="+url.QueryEscape(time.Now().Add(90*time.Minute).Format(time.RFC3339)), "find-2 pending")
 	counts := into[schemas.CountsReply](t, n.send(t, "GET", "/v1/counts?service=search&by_service=true&bucket=1h&from="+
 		url.QueryEscape(time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))+"&to="+url.QueryEscape(time.Now().Add(4*time.Hour).UTC().Format(time.RFC3339)), "").want(t, 200))

@@ -170,6 +170,9 @@ func listOrGet(q *request) (answer, error) {
 	if q.query.Has("id") || q.query.Has("source") {
 		return getTimer(q)
 	}
+	if q.query.Has("claim") {
+		return answer{}, badField("claim", "is for one timer: name it by id and source, or by its path")
+	}
 	list := schemas.ListRequest{Service: q.query.Get("service"), Group: q.query.Get("group"), Cursor: q.query.Get("cursor")}
 	var err error
 	if list.States, list.Schedule, err = q.selection(); err != nil {
@@ -187,7 +190,11 @@ func listOrGet(q *request) (answer, error) {
 
 // getTimer is GET of one timer.
 func getTimer(q *request) (answer, error) {
-	info, err := q.ops.Describe(q.Context(), q.ref())
+	claim, err := q.flag("claim")
+	if err != nil {
+		return answer{}, err
+	}
+	info, err := q.ops.Inspect(q.Context(), schemas.GetRequest{TimerRef: q.ref(), Claim: claim})
 	if err == nil && unchanged(q.Header, info.Revision) {
 		return answer{status: http.StatusNotModified, revision: info.Revision}, nil
 	}

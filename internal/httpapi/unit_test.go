@@ -34,8 +34,12 @@ func (f fake) AddAsync(_ map[string][]string, _ []byte, done func(schemas.AddRep
 	go func() { done(schemas.AddReply{State: schemas.StatePending}, f.add()) }()
 }
 
-func (f fake) Describe(ctx context.Context, _ schemas.TimerRef) (schemas.TimerInfo, error) {
+func (f fake) Inspect(ctx context.Context, _ schemas.GetRequest) (schemas.TimerInfo, error) {
 	return f.describe(ctx)
+}
+
+func (f fake) Search(context.Context, schemas.SearchRequest) (schemas.SearchReply, error) {
+	return schemas.SearchReply{Freshness: schemas.Freshness{From: schemas.FromHistory}, Timers: []schemas.TimerInfo{}}, nil
 }
 
 func (f fake) Cancel(context.Context, schemas.CancelRequest, schemas.Caller) (store.Timer, error) {
@@ -376,5 +380,40 @@ func TestStreamHead(t *testing.T) {
 	newFakeAPI(t, fake{}).ServeHTTP(w, httptest.NewRequest("HEAD", "/v1/stream?service=x", nil))
 	if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET" {
 		t.Errorf("got %d and Allow %q, want 405 and GET", w.Code, w.Header().Get("Allow"))
+	}
+}
+
+// TestSearchByError: without scope payload no search by errors is admitted, because what matches tells
+// the paths of callbacks; no bulk operation selects by them.
+func TestSearchByError(t *testing.T) {
+	t.Parallel()
+	for _, payload := range []bool{false, true} {
+		c := fakeConfig(fake{})
+		c.Authorize = func(*http.Request, string) (httpapi.Identity, error) {
+			return httpapi.Identity{Name: "a", Payload: payload}, nil
+		}
+		api, err := httpapi.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for target, refused := range map[string]bool{"/v1/timers?error=s3cret": true, "/v1/timers?q=order-17&error=s3cret": true, "/v1/timers?error=": true, "/v1/timers?host=shop.example": false} {
+			want := http.StatusOK
+			if refused && !payload {
+				want = http.StatusForbidden
+			}
+			w := httptest.NewRecorder()
+			api.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
+			if w.Code != want || want == http.StatusForbidden && (!strings.Contains(w.Body.String(), "scope payload") || !strings.Contains(w.Body.String(), "#/error")) {
+				t.Errorf("payload %v, %s: got %d: %s, want %d", payload, target, w.Code, w.Body, want)
+			}
+		}
+		for _, path := range []string{"/v1/bulk/cancel", "/v1/bulk/replay"} {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"service":"orders","error":"s3cret"}`))
+			r.Header.Set("Content-Type", "application/json")
+			if api.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
+				t.Errorf("%s: got %d: %s, want 400", path, w.Code, w.Body)
+			}
+		}
 	}
 }

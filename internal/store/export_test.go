@@ -58,3 +58,6 @@ func (r *remover) drain() {
 		r.idle.Wait()
 	}
 }
+
+// FindFiredBatch is the number of events that FindFired reads with one request.
+const FindFiredBatch = findFiredBatch

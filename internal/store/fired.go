@@ -112,6 +112,36 @@ func (e *Events) FiredNewest(ctx context.Context) (uint64, error) {
 	return info.State.LastSeq, nil
 }
 
+// Bounds of FindFired.
+const (
+	// findFiredMax bounds the events that it reads, findFiredBatch those of one request, and
+	// findFiredBytes the bytes of one answer.
+	findFiredMax   = 4096
+	findFiredBatch = 512
+	findFiredBytes = 1 << 20
+)
+
+// FindFired returns the sequence in TIMERS_FIRED of the event with a message id, among the events of a
+// service since a time; 0 if the stream no longer has it, or it is not among the first findFiredMax of
+// them. Any replica may answer and be behind. Errors: schemas.ErrUnavailable.
+func (e *Events) FindFired(ctx context.Context, service, msgID string, since time.Time) (uint64, error) {
+	get := jet.Get{NextFor: schemas.SubjectFired(service), StartTime: &since, Batch: findFiredBatch, MaxBytes: findFiredBytes}
+	for read := 0; read < findFiredMax; {
+		a, err := e.jet.Direct(ctx, schemas.StreamFired, get)
+		if err != nil || len(a.Msgs) == 0 {
+			return 0, err
+		}
+		for _, m := range a.Msgs {
+			if jet.MsgID(m.Header) == msgID {
+				return m.Sequence, nil
+			}
+		}
+		read += len(a.Msgs)
+		get.StartTime, get.Seq = nil, a.Msgs[len(a.Msgs)-1].Sequence+1
+	}
+	return 0, nil
+}
+
 // FiredAfter passes to fn the message id of each event of TIMERS_FIRED after a sequence or,
 // if that is 0 or not in this stream, since a time. It stops when fn returns false. It
 // returns the sequence to continue from. Errors: schemas.ErrUnavailable.

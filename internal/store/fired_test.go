@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -50,4 +51,31 @@ func TestFiredAfter(t *testing.T) {
 	publish("a", "4.1")
 	at = read(at, begin, "last.1")
 	read(at, begin, "4.1")
+}
+
+// TestFindFired: an event is found by its message id among those of its service since a time, also after
+// more events than one answer has.
+func TestFindFired(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	begin := time.UnixMilli(storetest.NowMs(t, s) - 1)
+	var last uint64
+	for i := range store.FindFiredBatch + 2 {
+		seq, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("a"), MsgID: strconv.Itoa(i) + ".1", Data: []byte("e")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = seq
+	}
+	id := strconv.Itoa(store.FindFiredBatch+1) + ".1"
+	for _, c := range []struct {
+		service, id string
+		since       time.Time
+		want        uint64
+	}{{"a", id, begin, last}, {"a", "0.1", begin, last - store.FindFiredBatch - 1}, {"b", id, begin, 0}, {"a", "none.1", begin, 0}, {"a", id, begin.Add(time.Hour), 0}} {
+		if got, err := s.FindFired(t.Context(), c.service, c.id, c.since); err != nil || got != c.want {
+			t.Errorf("FindFired(%s, %s, %s): got %d, %v, want %d", c.service, c.id, c.since, got, err, c.want)
+		}
+	}
 }

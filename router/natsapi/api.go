@@ -96,7 +96,7 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 	return []verb{
 		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.adder(s)},
 		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.canceler(s, "cancel")},
-		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Describe))},
+		{"get", "one timer: {timer} or {id, source}, and claim", a.serve("get", query(s.Inspect))},
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
 		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
 		{"search", "timers by id alone, text, error, host and times, also after their records have expired; paged", a.serve("search", page(a, s.Search, searchPage))},

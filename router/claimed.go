@@ -1,0 +1,41 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// claimTimeout bounds the reads about a claim, so that they do not use up the time of the request.
+	claimTimeout = 2 * time.Second
+	// claimSlack is how long before its claim, by the cluster's clock, an event may seem to be
+	// published.
+	claimSlack = 100 * time.Millisecond
+)
+
+// claimOf says who claimed a timer and where its event is; nil for a schedule and for a timer that has
+// not fired. What cannot be read now is left out. Nothing is stored for it when a timer fires: the
+// message id finds the event, and the shard's clock has the owner of the current term.
+func (s *Service) claimOf(ctx context.Context, t *store.Timer) *schemas.ClaimInfo {
+	r := &t.Record
+	if r.Schedule != nil || r.FiredMs == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	info := &schemas.ClaimInfo{Epoch: r.Epoch, Message: r.RunID(t.ID).String()}
+	clock, _, err := s.o.Store.ReadClock(ctx, s.o.Store.Geometry().Shard(t.ID))
+	if err == nil && clock.Epoch == r.Epoch && s.scope.Tenant == "" { // a tenant sees no nodes
+		info.Node = clock.Owner
+	}
+	if err == nil {
+		info.Sequence, err = s.o.Store.FindFired(ctx, r.Service, info.Message, time.UnixMilli(r.FirstMs()).Add(-claimSlack))
+	}
+	if err != nil {
+		s.o.Log.Debug().Err(err).Stringer("timer", t.ID).Msg("the claim of a timer could not be read")
+	}
+	return info
+}
