@@ -47,6 +47,9 @@ func testXSS(t *testing.T, b *browser) {
 		return strings.Contains(b.get(t, "/timers/"+failed).body, "state fail") && strings.Contains(b.get(t, "/timers/"+fine).body, "state success")
 	})
 	escaped(b.get(t, "/timers/"+fine).want(t, 200, "&lt;img src=x"))
+	waittest.Until(t, "the page of the service has an answer", func() bool {
+		return strings.Contains(escaped(b.get(t, "/services/evil")).body, "<code>&#34;&#39;&gt;&lt;/title")
+	}, func() string { return b.get(t, "/services/evil").body })
 	escaped(b.post(t, "/timers/"+pending+"/pause", form("note", evil)).want(t, 200, "&lt;img src=x"))
 	escaped(b.post(t, "/timers/"+schedule+"/pause", form("note", evil)).want(t, 200))
 	escaped(b.post(t, "/timers/"+schedule+"/edit", form("cron", evil)))
@@ -86,7 +89,7 @@ func testXSS(t *testing.T, b *browser) {
 		"/timers", "/timers?q=" + q + "&source=" + q, "/timers?state=" + q, "/timers?service=" + q, "/timers?group=" + q, "/timers?cursor=" + q, "/timers/" + url.PathEscape(evil),
 		"/schedules", "/schedules?group=" + q, "/new?in=" + q + "&data=" + q, "/new?cron=" + q + "&tz=" + q + "&exclude=" + q, "/dead", "/dead?service=" + q, "/dead?host=" + q + "&cursor=" + q, "/groups", "/groups?group=" + q, "/groups?cursor=" + q, "/orders", "/orders?service=" + q + "&cursor=" + q,
 		"/limits", "/limits/key?key=service:evil", "/limits/key?key=" + q, "/limits?done=" + q, "/calendars", "/calendars/" + url.PathEscape(evil), "/timers?group=" + q + "&state=pending", "/rejected", "/tail?service=" + q, "/cluster", "/login?next=" + q,
-		"/timers/" + pending + "?done=" + q, "/" + url.PathEscape(evil),
+		"/timers/" + pending + "?done=" + q, "/services/evil", "/services/" + url.PathEscape(evil), "/services/evil?tenant=" + q, "/" + url.PathEscape(evil),
 	} {
 		escaped(b.get(t, path))
 	}
@@ -219,6 +222,12 @@ func TestLogin(t *testing.T) {
 	writer.post(t, "/calendars/set", form("name", "holidays", "dates", "2027-12-25", "confirm", "yes")).want(t, 403)
 	reader.get(t, "/groups").want(t, 200).without(t, "<form method=\"post\" action=\"/groups")
 	reader.get(t, "/dead").want(t, 200).without(t, "/dead/discard")
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the answer has 4711")) }))
+	t.Cleanup(target.Close)
+	writer.add(t, "in", "1ms", "id", "order-18", "svc", "called", "callback", target.URL+"/hook/s3cret")
+	waittest.Until(t, "the page of the service has the call", func() bool { return strings.Contains(writer.get(t, "/services/called").body, "the answer has 4711") })
+	reader.get(t, "/services/called").want(t, 200, "The last call", target.URL, "need scope payload").without(t, "4711", "s3cret")
+	reader.get(t, "/timers?error=s3cret").want(t, 200).without(t, "From the search index", `name="error"`)
 	reader.get(t, "/cluster").want(t, 200).without(t, "/cluster/doctor")
 	reader.get(t, "/cluster/doctor").want(t, 403)
 	operator.login(t, secrets["operator"])

@@ -23,7 +23,7 @@ func TestConsole(t *testing.T) {
 	t.Run("on one node", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *browser){
 			"timer": testTimer, "schedule": testSchedule, "pages": testPages, "xss": testXSS, "cross site": testCrossSite, "tricks": testTricks, "dead": testDead, "tail": testTail, "history": testHistory,
-			"discard": testDiscard, "bulk": testBulk, "limits": testLimits, "calendars": testCalendars, "groups": testGroups, "orders": testOrders,
+			"discard": testDiscard, "bulk": testBulk, "limits": testLimits, "calendars": testCalendars, "groups": testGroups, "orders": testOrders, "service": testService,
 			"rejected": func(t *testing.T, b *browser) { testRejected(t, b, a) },
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -159,10 +159,31 @@ func testHistory(t *testing.T, b *browser) {
 	b.add(t, "in", "10m", "svc", "counted", "id", "counted-3")
 	b.add(t, "in", "10m", "svc", "counted", "id", "counted-4")
 	for _, one := range []struct{ path, want string }{
-		{"/timers?host=" + host, "counted-1"}, {"/timers?error=410&host=" + host, "counted-1"}, {"/services", "HTTP 410"}, {"/now", "p50"}, {"/upcoming", "counted"},
+		{"/timers?host=" + host, "counted-1"}, {"/timers?error=410&host=" + host, "counted-1"}, {"/services", "HTTP 410"}, {"/services/counted", "1 calls of"}, {"/now", "p50"}, {"/upcoming", "counted"},
 	} {
 		waittest.Until(t, one.path+" shows "+one.want, func() bool { return strings.Contains(b.get(t, one.path).body, one.want) }, func() string { return b.get(t, one.path).body })
 	}
+}
+
+// testService: the page of a service has its numbers, its last call with the answer, and the slowest ones;
+// the page of a timer has the node and the place of its event.
+func testService(t *testing.T, b *browser) {
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusGone)
+		_, _ = w.Write([]byte("no such order"))
+	}))
+	t.Cleanup(target.Close)
+	id := b.add(t, "in", "1ms", "svc", "called", "id", "called-1", "callback", target.URL+"/hook").timer(t)
+	b.add(t, "in", "10m", "svc", "called", "id", "called-2")
+	waittest.Until(t, "the page has the call", func() bool {
+		p := b.get(t, "/services/called")
+		return strings.Contains(p.body, "1 calls of") && strings.Contains(p.body, "<dd>1</dd>")
+	}, func() string { return b.get(t, "/services/called").body })
+	b.get(t, "/services/called?tenant=").want(t, 200, "The last call", target.URL+"/hook", "HTTP 410", "no such order", "100.0 % of them failed", "The slowest", "called-1", "1 failed")
+	b.get(t, "/services").want(t, 200, `href="/services/called"`, "a minute", "100.0 %")
+	b.get(t, "/services/unknown").want(t, 404, "no timer of service")
+	b.get(t, "/services/called?tenant=acme").want(t, 404)
+	b.get(t, "/timers/"+id).want(t, 200, "Node ", "the owner of its shard in epoch", "of TIMERS_FIRED")
 }
 
 // TestNoHistory: a node without a search index says so, and how to get it.
@@ -170,7 +191,7 @@ func TestNoHistory(t *testing.T) {
 	t.Parallel()
 	a := startNode(t, func(o *app.Options) { o.Roles = app.SharedRoles() })
 	b := newBrowser(t, a)
-	for _, path := range []string{"/now", "/upcoming", "/services"} {
+	for _, path := range []string{"/now", "/upcoming", "/services", "/services/orders"} {
 		b.get(t, path).want(t, 200, "keeps no search index", "role visibility")
 	}
 	b.get(t, "/timers").want(t, 200).without(t, `name="error"`)

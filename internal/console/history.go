@@ -44,9 +44,9 @@ func progressOf(r visibility.Reader) asOf {
 	return a
 }
 
-// search returns the entries of a query, of the caller's tenants.
-func (q *request) search(r visibility.Reader, query visibility.Query) (visibility.Page, error) {
-	query.Tenant = q.tenant()
+// search returns the entries of a query, of the caller's tenants or of one of them.
+func (q *request) search(r visibility.Reader, query visibility.Query, tenant *string) (visibility.Page, error) {
+	query.Tenant = tenant
 	page, err := r.Search(q.Context(), query)
 	for i := range page.Entries {
 		q.concealEntry(&page.Entries[i])
@@ -82,12 +82,13 @@ func (q *request) remembered(gone error) (visibility.Entry, error) {
 }
 
 // showRemembered is the page of a timer whose record is gone.
-func showRemembered(q *request, gone error) (view, error) {
+func showRemembered(q *request, gone error, claim *schemas.ClaimInfo) (view, error) {
 	e, err := q.remembered(gone)
 	if err != nil {
 		return view{}, err
 	}
 	info := e.Timer
+	info.Claim = claim
 	page := timerPage{Timer: info, Steps: stepsOf(&info, e.Epoch), From: &asOf{At: e.Stored}}
 	page.Why.Text = "Belfry has forgotten its record, so the same event would be another timer. This is from the history."
 	return view{name: "timer", title: info.ID, data: page}, nil

@@ -45,7 +45,7 @@ func showNow(q *request) (view, error) {
 	query := visibility.Query{DueFrom: now.Add(-nowSpan), DueTo: now.Add(nowSpan), Limit: visibility.MaxLimit}
 	var entries []visibility.Entry
 	for i := 0; ; i++ {
-		found, err := q.search(r, query)
+		found, err := q.search(r, query, q.tenant())
 		if err != nil {
 			return view{}, err
 		}

@@ -51,6 +51,7 @@ var otherRoutes = []route{
 	{"GET", "/now", token.ScopeRead, false, showNow},
 	{"GET", "/upcoming", token.ScopeRead, false, showUpcoming},
 	{"GET", "/services", token.ScopeRead, false, showServices},
+	{"GET", "/services/{service}", token.ScopeRead, false, showService},
 	{"GET", "/tail", token.ScopeRead, false, showTail},
 }
 

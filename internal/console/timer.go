@@ -51,7 +51,7 @@ type command struct{ Name, Text string }
 // showTimer is the page of one timer: a schedule has another. A timer whose record has expired, also while the
 // page is made, has a page from the history.
 func showTimer(q *request) (view, error) {
-	info, err := q.ops.Describe(q.Context(), q.ref())
+	info, err := q.inspect()
 	if err == nil && info.From != schemas.FromHistory {
 		var v view
 		if v, err = showRecord(q, info); schemas.CodeOf(err) != schemas.CodeNotFound {
@@ -61,7 +61,20 @@ func showTimer(q *request) (view, error) {
 	if err != nil && schemas.CodeOf(err) != schemas.CodeNotFound {
 		return view{}, err
 	}
-	return showRemembered(q, cmp.Or(err, error(schemas.ErrNotFound)))
+	return showRemembered(q, cmp.Or(err, error(schemas.ErrNotFound)), info.Claim)
+}
+
+// inspect describes the timer in the path. A page that asks whether the timer has changed gets its claim
+// only if it has.
+func (q *request) inspect() (schemas.TimerInfo, error) {
+	get := schemas.GetRequest{TimerRef: q.ref(), Claim: true}
+	if known, err := strconv.ParseUint(q.text("known"), 10, 64); err == nil {
+		info, err := q.ops.Describe(q.Context(), get.TimerRef)
+		if err != nil || info.Revision == known {
+			return info, err
+		}
+	}
+	return q.ops.Inspect(q.Context(), get)
 }
 
 // showRecord is the page of a timer that has a record.
@@ -130,8 +143,9 @@ func stepsOf(info *schemas.TimerInfo, epoch uint64) []step {
 	add(due)
 	if !info.Fired.IsZero() {
 		late := max(info.Fired.UnixMilli()-max(info.Scheduled.UnixMilli(), info.Added.UnixMilli()), 0)
-		add(step{Name: "claimed", At: info.Fired, Kind: "done", Text: fmt.Sprintf("The owner of its shard, in epoch %d, claimed the run %s after it was due.", epoch, formatMs(late))})
-		add(step{Name: "published", At: info.Fired, Kind: "done", Text: fmt.Sprintf("Its event went to %s with the id %s.", schemas.SubjectFired(schemas.TenantService(info.Tenant, info.Service)), publishedID(info))})
+		claimed, published := claimTexts(info, epoch)
+		add(step{Name: "claimed", At: info.Fired, Kind: "done", Text: fmt.Sprintf("%s claimed the run %s after it was due.", claimed, formatMs(late))})
+		add(step{Name: "published", At: info.Fired, Kind: "done", Text: published})
 	}
 	for _, a := range info.LastAttempts {
 		s := step{Name: fmt.Sprintf("attempt %d of %d", a.Attempt, info.MaxAttempts), At: a.At, Kind: "good", Answer: a.Response}
@@ -153,6 +167,20 @@ func stepsOf(info *schemas.TimerInfo, epoch uint64) []step {
 		steps = append(steps, step{Name: info.State.String(), At: info.Done, Kind: cmp.Or(kind, "done")})
 	}
 	return steps
+}
+
+// claimTexts say who claimed a timer, and where its event went.
+func claimTexts(info *schemas.TimerInfo, epoch uint64) (claimed, published string) {
+	claimed = fmt.Sprintf("The owner of its shard, in epoch %d,", epoch)
+	published = fmt.Sprintf("Its event went to %s with the id %s", schemas.SubjectFired(schemas.TenantService(info.Tenant, info.Service)), publishedID(info))
+	c := info.Claim
+	if c != nil && c.Node != "" {
+		claimed = fmt.Sprintf("Node %s, the owner of its shard in epoch %d,", c.Node, c.Epoch)
+	}
+	if c != nil && c.Sequence != 0 {
+		return claimed, fmt.Sprintf("%s. It is sequence %d of TIMERS_FIRED.", published, c.Sequence)
+	}
+	return claimed, published + "."
 }
 
 // publishedID returns the message id of the fired event of a timer.

@@ -104,7 +104,7 @@ func (q *request) findTimers(page timersPage) (view, error) {
 		page.NotFound = "No timer has this timer id, and none this id with source " + cmp.Or(page.Source, httpapi.DefaultSource) + ". Source and id together name a timer. " + noHistory
 		return view{name: "timers", title: "Timers", data: page}, nil
 	}
-	found, err := q.search(r, visibility.Query{Text: page.Q, Source: page.Source, Error: page.Error, Host: page.Host, Descending: true, Limit: pageSize, Cursor: q.text("cursor")})
+	found, err := q.search(r, visibility.Query{Text: page.Q, Source: page.Source, Error: page.Error, Host: page.Host, Descending: true, Limit: pageSize, Cursor: q.text("cursor")}, q.tenant())
 	if err != nil {
 		return view{}, err
 	}

@@ -22,8 +22,8 @@ type Client struct {
 	Redirect string
 	// Signer signs the tokens.
 	Signer *Signer
-	// IDToken and AccessToken change the claims of the tokens, see Claims. A nil AccessToken makes one
-	// that is no JSON Web Token.
+	// IDToken and AccessToken change the claims of the tokens, see Claims. With a nil AccessToken the
+	// access token is no JSON Web Token.
 	IDToken, AccessToken map[string]any
 	// Asks makes the provider show a page with a button, as for a person.
 	Asks bool
