@@ -93,7 +93,7 @@ func TestPages(t *testing.T) {
 		return eval[int](b, `document.querySelectorAll("tbody tr").length`) == 1
 	}, b.describe)
 	pages := map[string]string{
-		"now": "/now", "upcoming": "/upcoming?span=day", "services": "/services",
+		"now": "/now", "upcoming": "/upcoming?span=day", "services": "/services", "service": "/services/orders",
 		"timers": "/timers", "timer": "/timers?q=order-17&source=/shop", "failed": "/timers?q=order-16&source=/shop", "new": "/new?cron=30+2+*+*+MON-FRI&tz=Europe/Berlin&svc=reports",
 		"schedules": "/schedules", "schedule": "/timers?q=nightly&source=/reports", "dead": "/dead", "rejected": "/rejected", "tail": "/tail?service=orders", "cluster": "/cluster", "doctor": "/cluster/doctor",
 		"groups": "/groups", "orders": "/orders", "limits": "/limits", "limit": "/limits/key?key=api.example.com", "calendars": "/calendars", "calendar": "/calendars/holidays",
@@ -111,6 +111,13 @@ func TestPages(t *testing.T) {
 				waittest.Until(t, "the search index has the services", func() bool {
 					b.open(pages[name])
 					return eval[int](b, `document.querySelectorAll("tbody tr").length`) == 2
+				}, b.describe)
+				b.ready(name)
+			}
+			if name == "service" {
+				waittest.Until(t, "the search index has the call", func() bool {
+					b.open(pages[name])
+					return eval[bool](b, `document.body.innerText.includes("The slowest")`)
 				}, b.describe)
 				b.ready(name)
 			}
