@@ -74,7 +74,7 @@ func openDB(path string, write bool) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	most := readers
+	most := readers + 1 // one to load the dictionary
 	if write {
 		most = 1
 	}

@@ -2,10 +2,8 @@ package visibility
 
 import (
 	"context"
-	"database/sql"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -49,20 +47,24 @@ func (p position) compare(o position) int {
 	return 1
 }
 
-// source is a range of an index, in the order of the page: the rows for which where holds.
+// source is a range of an index, in the order of the page: the rows for which where holds. Its
+// table has the alias i.
 type source struct {
-	// table is a table with its index, key the column of the sort key.
 	table, key string
 	where      string
 	args       []any
 	// byEvent says that the order is by event id first.
 	byEvent bool
+	// apart says that the table is not timers, whose other columns are to be joined.
+	apart bool
 }
 
 // plan is how a query is answered: the rows of its sources, in order, as far as they match it.
 type plan struct {
 	q       Query
 	sources []source
+	// filter refuses rows by their columns; nil if the sources have all that the query compares.
+	filter *filter
 	// from and to bound the sort key: from <= key < to.
 	from, to int64
 	hash     uint64
@@ -165,9 +167,9 @@ func (p *plan) decode(cursor string) (position, error) {
 // where clause must imply that of a partial index.
 func (q *Query) indexed(index, where string, args ...any) source {
 	if q.Sort == SortDone {
-		return source{table: "timers INDEXED BY " + index + "_done", key: "done", where: where + " AND done > 0", args: args}
+		return source{table: "timers AS i INDEXED BY " + index + "_done", key: "done", where: where + " AND i.done > 0", args: args}
 	}
-	return source{table: "timers INDEXED BY " + index, key: "due", where: where, args: args}
+	return source{table: "timers AS i INDEXED BY " + index, key: "due", where: where, args: args}
 }
 
 // selected returns the states that a query selects.
@@ -189,58 +191,70 @@ func (s *sqlStore) plan(q Query) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{q: q, hash: q.fingerprint()}
-	p.from, p.to = bounds(q.DueFrom, q.DueTo)
+	rest := q
 	if q.Sort == SortDone {
 		p.from, p.to = bounds(q.DoneFrom, q.DoneTo)
+		rest.DoneFrom, rest.DoneTo = time.Time{}, time.Time{}
+	} else {
+		p.from, p.to = bounds(q.DueFrom, q.DueTo)
+		rest.DueFrom, rest.DueTo = time.Time{}, time.Time{}
 	}
-	p.sources = s.sources(&p.q)
+	p.sources = s.sources(&p.q, &rest)
+	p.filter = s.dict.filter(&rest)
 	return p, nil
 }
 
-// sources chooses the indexes of a query.
-func (s *sqlStore) sources(q *Query) []source {
+// sources chooses the indexes of a query. It empties the fields of rest that all rows of the sources
+// have.
+func (s *sqlStore) sources(q, rest *Query) []source {
 	states := q.selected()
 	switch {
 	case q.IDPrefix != "":
+		rest.IDPrefix = ""
 		index, key, done := "timers_event", "due", ""
 		if q.Sort == SortDone {
-			index, key, done = index+"_done", "done", " AND done > 0"
+			index, key, done = index+"_done", "done", " AND i.done > 0"
 		}
-		return []source{{table: "timers INDEXED BY " + index, key: key, where: "event >= ? AND event < ?" + done, args: []any{q.IDPrefix, afterPrefix(q.IDPrefix)}, byEvent: true}}
+		return []source{{table: "timers AS i INDEXED BY " + index, key: key, where: "i.event >= ? AND i.event < ?" + done, args: []any{q.IDPrefix, afterPrefix(q.IDPrefix)}, byEvent: true}}
 	case q.ID != "":
-		return []source{q.indexed("timers_event", "event = ?", q.ID)}
+		rest.ID = ""
+		return []source{q.indexed("timers_event", "i.event = ?", q.ID)}
 	case !q.RunsOf.IsZero():
-		return []source{q.indexed("timers_runs", "schedule = ? AND schedule IS NOT NULL", q.RunsOf[:])}
+		return []source{q.indexed("timers_runs", "i.schedule = ? AND i.schedule IS NOT NULL", q.RunsOf[:])}
 	case q.Text != "":
 		found, ok := s.bySeries(q, states, func(se *series) bool { return se.source == q.Text || se.typ == q.Text })
 		if ok {
-			return append(found, q.indexed("timers_event", "event = ?", q.Text))
+			return append(found, q.indexed("timers_event", "i.event = ?", q.Text))
 		}
 	case len(q.Attributes) > 0:
 		name := slices.Min(slices.Collect(maps.Keys(q.Attributes)))
-		table, key := "attributes", "due"
+		table, key := "attributes AS i", "due"
 		if q.Sort == SortDone {
-			table, key = "attributes_done", "done"
+			table, key = "attributes_done AS i", "done"
 		}
-		return []source{{table: table, key: key, where: "term = ?", args: []any{term(name, q.Attributes[name])}}}
+		return []source{{table: table, key: key, where: "i.term = ?", args: []any{term(name, q.Attributes[name])}, apart: true}}
 	case q.Group != "":
-		return []source{q.indexed("timers_group", "grp = ? AND grp <> ''", q.Group)}
+		rest.Group = ""
+		return []source{q.indexed("timers_group", "i.grp = ? AND i.grp <> ''", q.Group)}
 	case q.Error != "":
 		if numbers, ok := s.dict.selectErrors(q.Error, maxSources); ok {
+			rest.Error = ""
 			found := make([]source, 0, len(numbers))
 			for _, n := range numbers {
-				found = append(found, q.indexed("timers_error", "error = ? AND error > 0", n))
+				found = append(found, q.indexed("timers_error", "i.error = ? AND i.error > 0", n))
 			}
 			return found
 		}
 	case q.Source != "" || q.Type != "" || q.Service != "" || q.Host != "" || q.Tenant != nil:
 		if found, ok := s.bySeries(q, states, func(*series) bool { return true }); ok {
+			rest.Source, rest.Type, rest.Service, rest.Host, rest.Tenant, rest.States = "", "", "", "", nil, nil
 			return found
 		}
 	}
+	rest.States = nil
 	all := make([]source, 0, len(states))
 	for _, st := range states {
-		all = append(all, q.indexed("timers_state", "state = ?", st))
+		all = append(all, q.indexed("timers_state", "i.state = ?", st))
 	}
 	return all
 }
@@ -251,7 +265,7 @@ func (s *sqlStore) bySeries(q *Query, states []schemas.State, f func(*series) bo
 	numbers, ok := s.dict.selectSeries(states, maxSources, func(se *series) bool { return se.matches(q) && f(se) })
 	found := make([]source, 0, len(numbers))
 	for _, k := range numbers {
-		found = append(found, q.indexed("timers_series", "series = ? AND state = ?", k.series, k.state))
+		found = append(found, q.indexed("timers_series", "i.series = ? AND i.state = ?", k.series, k.state))
 	}
 	return found, ok
 }
@@ -268,16 +282,21 @@ func (p *plan) statement(src *source, after *position) (query string, args []any
 	if p.q.Descending {
 		order, direction = "<", " DESC"
 	}
-	columns := []string{src.key, "n"}
+	key := "i." + src.key
+	columns, event := []string{key, "i.n"}, "''"
 	if src.byEvent {
-		columns = []string{"event", src.key, "n"}
-	}
-	event := "''"
-	if src.byEvent {
-		event = "event"
+		columns, event = []string{"i.event", key, "i.n"}, "i.event"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT %s, %s, n FROM %s WHERE %s", event, src.key, src.table, src.where)
+	fmt.Fprintf(&b, "SELECT %s, %s, i.n", event, key)
+	switch {
+	case p.filter == nil:
+		fmt.Fprintf(&b, " FROM %s WHERE ", src.table)
+	case src.apart:
+		fmt.Fprintf(&b, "%s FROM %s CROSS JOIN timers AS t WHERE t.n = i.n AND ", strings.ReplaceAll(filterColumns, "i.", "t."), src.table)
+	default:
+		fmt.Fprintf(&b, "%s FROM %s WHERE ", filterColumns, src.table)
+	}
 	args = slices.Clone(src.args)
 	from, to := p.from, p.to
 	if after != nil && !src.byEvent {
@@ -288,7 +307,7 @@ func (p *plan) statement(src *source, after *position) (query string, args []any
 			from = max(from, after.key)
 		}
 	}
-	fmt.Fprintf(&b, " AND %s >= ? AND %s < ?", src.key, src.key)
+	fmt.Fprintf(&b, "%s AND %s >= ? AND %s < ?", src.where, key, key)
 	args = append(args, from, to)
 	if after != nil {
 		fmt.Fprintf(&b, " AND (%s) %s (%s)", strings.Join(columns, ", "), order, strings.Repeat("?, ", len(columns)-1)+"?")
@@ -325,59 +344,35 @@ func (s *sqlStore) Search(ctx context.Context, q Query) (page Page, err error) {
 // run reads the page after a position.
 func (p *plan) run(tx *reading, after *position) (page Page, err error) {
 	page.Entries = make([]Entry, 0, p.q.Limit)
-	for chunk, examined := p.q.Limit+1, 0; ; chunk *= 2 {
-		chunk = min(chunk, maxExamined-examined)
-		next, err := p.next(tx, after, chunk)
+	m, err := p.merge(tx, after)
+	if err != nil {
+		return Page{}, err
+	}
+	for range maxExamined {
+		at, ok, err := m.next()
 		if err != nil {
 			return Page{}, err
 		}
-		for i := range next {
-			if len(page.Entries) == p.q.Limit {
-				page.Cursor = p.encode(*after)
-				return page, nil
-			}
-			e, found, err := tx.entry("n = ?", next[i].n)
-			if err != nil {
-				return Page{}, err
-			}
-			if after = &next[i]; found && p.q.selects(&e) {
-				page.Entries = append(page.Entries, e)
-			}
-		}
-		if examined += len(next); len(next) < chunk {
+		if !ok {
 			return page, nil
 		}
-		if examined >= maxExamined {
+		if len(page.Entries) == p.q.Limit {
 			page.Cursor = p.encode(*after)
 			return page, nil
 		}
-	}
-}
-
-// next returns the next positions of all sources, in order, each once, at most most.
-func (p *plan) next(tx *reading, after *position, most int) (all []position, err error) {
-	for i := range p.sources {
-		query, args := p.statement(&p.sources[i], after)
-		err := tx.each(query, append(args, most), func(scan func(...any) error) error {
-			var at position
-			err := scan(&at.event, &at.key, &at.n)
-			all = append(all, at)
-			return err
-		})
+		if after = &at.position; at.refused {
+			continue
+		}
+		e, found, err := tx.entry("n = ?", at.n)
 		if err != nil {
-			return nil, err
+			return Page{}, err
+		}
+		if found && p.q.selects(&e) {
+			page.Entries = append(page.Entries, e)
 		}
 	}
-	if len(p.sources) > 1 {
-		slices.SortFunc(all, func(a, b position) int {
-			if p.q.Descending {
-				return b.compare(a)
-			}
-			return a.compare(b)
-		})
-		all = slices.Compact(all)
-	}
-	return all[:min(len(all), most)], nil
+	page.Cursor = p.encode(*after)
+	return page, nil
 }
 
 // selects reports whether a query selects an entry.
@@ -417,23 +412,17 @@ func (s *sqlStore) Get(ctx context.Context, id schemas.TimerID) (e Entry, err er
 	return e, err
 }
 
-// reading is a transaction of a reader: all that is read in it is of one time.
-type reading struct {
-	s   *sqlStore
-	ctx context.Context
-	tx  *sql.Tx
-}
-
-// reads runs f in a transaction within ReadTimeout.
+// reads runs f in a transaction of a reader within ReadTimeout: all that f reads is of one time.
 func (s *sqlStore) reads(ctx context.Context, f func(*reading) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
-	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err == nil {
-		err = f(&reading{s, ctx, tx})
-		if undo := tx.Rollback(); err == nil && undo != nil && !errors.Is(undo, sql.ErrTxDone) {
-			err = undo
-		}
+	var r *reader
+	select {
+	case r = <-s.readers:
+		defer func() { s.readers <- r }()
+		err = r.transact(ctx, f)
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
 	switch {
 	case err == nil || schemas.CodeOf(err) == schemas.CodeBadRequest:
@@ -441,20 +430,8 @@ func (s *sqlStore) reads(ctx context.Context, f func(*reading) error) (err error
 	case ctx.Err() != nil:
 		return schemas.Errorf(schemas.CodeUnavailable, "the search took longer than %s, or was cancelled: give a narrower filter: %w", ReadTimeout, err)
 	}
+	s.noteDamage(err)
 	return schemas.Errorf(schemas.CodeUnavailable, "read the search index: %w", err)
-}
-
-// each passes the rows of a query to fn.
-func (tx *reading) each(query string, args []any, fn func(scan func(...any) error) error) error {
-	st, err := tx.s.reading(tx.ctx, query)
-	if err != nil {
-		return err
-	}
-	rows, err := tx.tx.StmtContext(tx.ctx, st).QueryContext(tx.ctx, args...)
-	if err != nil {
-		return err
-	}
-	return scanAll(rows, fn)
 }
 
 // entry reads one entry.
@@ -469,7 +446,7 @@ func (tx *reading) entry(where string, arg any) (e Entry, found bool, err error)
 		}
 		r, err := schemas.DecodeRecord(record)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: the record of %s: %w", ErrDamagedFile, schemas.TimerID(id), err)
 		}
 		found = true
 		e.Record = r

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -26,9 +26,11 @@ type sqlStore struct {
 	conn     *sql.Conn // of write
 	prepared map[string]*sql.Stmt
 	read     *sql.DB
-	// stmts are the prepared statements of read, by their text.
-	mu    sync.Mutex
-	stmts map[string]*sql.Stmt
+	// readers are the connections of read that are not in use, all of them.
+	readers chan *reader
+	all     []*reader
+	// damage is the error of a reader that has found the file damaged.
+	damage atomic.Pointer[error]
 }
 
 // OpenSQL opens the embedded store in a folder, and makes both if they are missing. It deletes a
@@ -52,7 +54,7 @@ func OpenSQL(ctx context.Context, folder string) (s Store, made bool, err error)
 }
 
 func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
-	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, stmts: map[string]*sql.Stmt{}}
+	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, readers: make(chan *reader, readers)}
 	defer func() {
 		if err != nil {
 			_ = s.Close()
@@ -74,29 +76,66 @@ func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
 	if s.conn, err = s.write.Conn(ctx); err != nil {
 		return nil, err
 	}
-	s.read, err = openDB(path, false)
-	return s, err
+	if s.read, err = openDB(path, false); err != nil {
+		return nil, err
+	}
+	for range readers {
+		conn, err := s.read.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r := &reader{conn, map[string]*sql.Stmt{}}
+		s.all = append(s.all, r)
+		s.readers <- r
+	}
+	return s, nil
 }
 
-// damaged reports whether SQLite cannot use a file.
+// damaged reports whether an error says that SQLite cannot use a file, or that what it read is nothing
+// that was written.
 func damaged(err error) bool {
+	if errors.Is(err, ErrDamagedFile) {
+		return true
+	}
 	e, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {
 		return false
 	}
 	code := e.Code() & 0xff
-	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB
+	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB || e.Code() == sqlite3.SQLITE_IOERR_SHORT_READ
+}
+
+// asDamaged returns an error as ErrDamagedFile, if it says that the file is damaged.
+func asDamaged(err error) error {
+	if err == nil || !damaged(err) || errors.Is(err, ErrDamagedFile) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrDamagedFile, err)
+}
+
+// noteDamage takes note of the error of a reader. If it says that the file is damaged, the next call of
+// the writer returns it.
+func (s *sqlStore) noteDamage(err error) {
+	if damaged(err) {
+		err = asDamaged(err)
+		s.damage.Store(&err)
+	}
+}
+
+// noted returns the damage that a reader has found.
+func (s *sqlStore) noted() error {
+	if err := s.damage.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Close implements Store.
 func (s *sqlStore) Close() error {
 	var errs []error
-	s.mu.Lock()
-	for _, st := range s.stmts {
-		errs = append(errs, st.Close())
+	for _, r := range s.all {
+		errs = append(errs, r.close())
 	}
-	clear(s.stmts)
-	s.mu.Unlock()
 	for _, st := range s.prepared {
 		errs = append(errs, st.Close())
 	}
@@ -134,34 +173,20 @@ func (s *sqlStore) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	return st, err
 }
 
-// reading returns a prepared statement of the readers.
-func (s *sqlStore) reading(ctx context.Context, query string) (*sql.Stmt, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st := s.stmts[query]; st != nil {
-		return st, nil
-	}
-	st, err := s.read.PrepareContext(ctx, query)
-	if err == nil {
-		s.stmts[query] = st
-	}
-	return st, err
-}
-
 // Offsets implements Store.
 func (s *sqlStore) Offsets(ctx context.Context) (map[int]Offset, error) {
 	offsets := map[int]Offset{}
 	rows, err := s.conn.QueryContext(ctx, "SELECT shard, stream, revision, asof FROM offsets")
 	if err != nil {
-		return nil, err
+		return nil, asDamaged(err)
 	}
-	return offsets, scanAll(rows, func(scan func(...any) error) error {
+	return offsets, asDamaged(scanAll(rows, func(scan func(...any) error) error {
 		var shard int
 		var o Offset
 		err := scan(&shard, &o.Stream, &o.Revision, &o.AsOfMs)
 		offsets[shard] = o
 		return err
-	})
+	}))
 }
 
 // transact runs f in a transaction of the writer. f adds to d, which is added to the totals once the
@@ -172,12 +197,11 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := s.noted(); err != nil {
+		return err
+	}
 	ctx = context.WithoutCancel(ctx)
-	defer func() {
-		if damaged(err) {
-			err = fmt.Errorf("%w: %w", ErrDamagedFile, err)
-		}
-	}()
+	defer func() { err = asDamaged(err) }()
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
@@ -269,7 +293,7 @@ func (s *sqlStore) used(ctx context.Context) (int64, error) {
 	var pages, free, size int64
 	for query, into := range map[string]*int64{"PRAGMA page_count": &pages, "PRAGMA freelist_count": &free, "PRAGMA page_size": &size} {
 		if err := s.conn.QueryRowContext(ctx, query).Scan(into); err != nil {
-			return 0, err
+			return 0, asDamaged(err)
 		}
 	}
 	return (pages - free) * size, nil
