@@ -1,6 +1,7 @@
 package visibility
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -28,6 +29,10 @@ const (
 type count struct {
 	minute, service int64
 	kind            int
+}
+
+func (c count) compare(o count) int {
+	return cmp.Or(cmp.Compare(c.minute, o.minute), cmp.Compare(c.service, o.service), cmp.Compare(c.kind, o.kind))
 }
 
 // row is what a row of timers says about the indexes and counters.
@@ -246,25 +251,36 @@ func (w *writing) flush() error {
 			return err
 		}
 	}
+	hours := map[count]int64{}
 	for k, n := range w.minutes {
+		k.minute -= k.minute % 60
+		hours[k] += n
+	}
+	if err := w.counted("minutes", w.minutes); err != nil {
+		return err
+	}
+	return w.counted("hours", hours)
+}
+
+// counted adds to the counters of a table, in the order of its key.
+func (w *writing) counted(table string, counts map[count]int64) error {
+	add := "INSERT INTO " + table + "(at, service, kind, entries) VALUES(?, ?, ?, ?) ON CONFLICT(at, service, kind) DO UPDATE SET entries = entries + excluded.entries"
+	for _, k := range slices.SortedFunc(maps.Keys(counts), count.compare) {
+		n := counts[k]
 		if n == 0 {
 			continue
 		}
-		if err := w.counted("minutes", k.minute, k, n); err != nil {
+		if err := w.exec(add, k.minute, k.service, k.kind, n); err != nil {
 			return err
 		}
-		if err := w.counted("hours", k.minute-k.minute%60, k, n); err != nil {
+		if n > 0 {
+			continue
+		}
+		if err := w.exec("DELETE FROM "+table+" WHERE at = ? AND service = ? AND kind = ? AND entries <= 0", k.minute, k.service, k.kind); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (w *writing) counted(table string, at int64, k count, n int64) error {
-	if err := w.exec("INSERT INTO "+table+"(at, service, kind, entries) VALUES(?, ?, ?, ?) ON CONFLICT(at, service, kind) DO UPDATE SET entries = entries + excluded.entries", at, k.service, k.kind, n); err != nil || n > 0 {
-		return err
-	}
-	return w.exec("DELETE FROM "+table+" WHERE at = ? AND service = ? AND kind = ? AND entries <= 0", at, k.service, k.kind)
 }
 
 // oldest returns rows that are done: the oldest of those done before a time, or if full the oldest of
