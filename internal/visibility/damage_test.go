@@ -50,7 +50,7 @@ func hasAll(t *testing.T, v *Visibility, n int) {
 }
 
 // TestDamagedFile: a file that is cut off, and one with damaged pages, is deleted and built again from the
-// records, also if only a search notices the damage.
+// records.
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	const entries = 1500
@@ -58,7 +58,6 @@ func TestDamagedFile(t *testing.T) {
 		"cut off":           func(b []byte) []byte { return b[:len(b)/2/4096*4096] },
 		"cut within a page": func(b []byte) []byte { return b[:len(b)/2/4096*4096+100] },
 		"emptied":           func([]byte) []byte { return nil },
-		// The tables and indexes of the first half let it open, and the writer needs nothing of the second.
 		"second half overwritten": func(b []byte) []byte {
 			half := len(b) / 2 / 4096 * 4096
 			return append(b[:half], bytes.Repeat([]byte{0xA5}, len(b)-half)...)
@@ -89,6 +88,30 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// TestReaderFindsDamage: the file is built again if only a search notices that it is damaged.
+func TestReaderFindsDamage(t *testing.T) {
+	t.Parallel()
+	b := newBuckets()
+	b.put(0, 10)
+	v := followed(t, b, t.TempDir())
+	hasAll(t, v, 10)
+	execute(t, v, "UPDATE timers SET record = x'FF' WHERE n = 5")
+	if _, err := v.Search(t.Context(), Query{}); err == nil {
+		t.Fatal("a search did not notice the damage")
+	}
+	hasAll(t, v, 10)
+}
+
+// execute runs a statement on the writer's connection.
+func execute(t *testing.T, v *Visibility, statement string) {
+	t.Helper()
+	v.use.RLock()
+	defer v.use.RUnlock()
+	if _, err := v.store.(*sqlStore).conn.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFullFile: while there is no room for the file, the index says so, answers from what it has and holds
 // up nobody; when there is room again, it has everything.
 func TestFullFile(t *testing.T) {
@@ -98,12 +121,8 @@ func TestFullFile(t *testing.T) {
 	v := followed(t, b, t.TempDir())
 	hasAll(t, v, 10)
 	limit := func(pages int) {
-		v.use.RLock()
-		defer v.use.RUnlock()
 		// SQLite then answers as if the disk were full.
-		if _, err := v.store.(*sqlStore).conn.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, v, fmt.Sprintf("PRAGMA max_page_count = %d", pages))
 	}
 	limit(1) // the present size
 	b.put(10, 6000)

@@ -377,6 +377,9 @@ func later(a, b time.Time) time.Time {
 
 // step writes what is queued, and looks after all that has a slower pace.
 func (f *follower) step(ctx context.Context) error {
+	if err := f.store.Err(); err != nil {
+		return err
+	}
 	if err := f.writeQueued(ctx); err != nil {
 		return err
 	}
@@ -385,7 +388,7 @@ func (f *follower) step(ctx context.Context) error {
 		f.check(ctx)
 		f.checked = time.Now()
 	}
-	if now.Sub(f.pruned) >= prunePace {
+	if now.Sub(f.pruned) >= f.o.prunePace() {
 		if err := f.prune(ctx); err != nil {
 			return err
 		}
@@ -486,7 +489,7 @@ func (f *follower) prune(ctx context.Context) error {
 		if !more || ctx.Err() != nil || time.Since(begun) > writePace {
 			f.pruned = time.Now()
 			if more {
-				f.pruned = f.pruned.Add(writePace - prunePace) // again soon
+				f.pruned = f.pruned.Add(writePace - f.o.prunePace()) // again soon
 			}
 			f.busyUntil = later(f.busyUntil, time.Now().Add(time.Duration(float64(time.Since(begun))*(1/maxDuty-1))))
 			return nil

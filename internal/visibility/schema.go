@@ -58,6 +58,8 @@ const (
 	// writeCache and readCache bound the memory of a connection, in KiB.
 	writeCache = 32 << 10
 	readCache  = 4 << 10
+	// maxLog is the size in bytes to which the log of changes is cut off once they are in the file.
+	maxLog = 128 << 20
 )
 
 // openDB opens the file for writing, or for reading.
@@ -66,7 +68,7 @@ func openDB(path string, write bool) (*sql.DB, error) {
 	if write {
 		// The file may lose its last transactions with a power loss, but not its consistency. Offsets
 		// are in the same transactions, so that they are read again.
-		q["_pragma"] = append(q["_pragma"], "journal_mode(wal)", "synchronous(normal)", "journal_size_limit(134217728)", "wal_autocheckpoint(16384)", fmt.Sprintf("cache_size(-%d)", writeCache))
+		q["_pragma"] = append(q["_pragma"], "journal_mode(wal)", "synchronous(normal)", fmt.Sprintf("journal_size_limit(%d)", maxLog), "wal_autocheckpoint(16384)", fmt.Sprintf("cache_size(-%d)", writeCache))
 	} else {
 		q["_pragma"] = append(q["_pragma"], "query_only(1)", fmt.Sprintf("cache_size(-%d)", readCache))
 	}

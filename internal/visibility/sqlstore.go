@@ -113,8 +113,7 @@ func asDamaged(err error) error {
 	return fmt.Errorf("%w: %w", ErrDamagedFile, err)
 }
 
-// noteDamage takes note of the error of a reader. If it says that the file is damaged, the next call of
-// the writer returns it.
+// noteDamage takes note of the error of a reader, for Err, if it says that the file is damaged.
 func (s *sqlStore) noteDamage(err error) {
 	if damaged(err) {
 		err = asDamaged(err)
@@ -122,8 +121,8 @@ func (s *sqlStore) noteDamage(err error) {
 	}
 }
 
-// noted returns the damage that a reader has found.
-func (s *sqlStore) noted() error {
+// Err implements Store.
+func (s *sqlStore) Err() error {
 	if err := s.damage.Load(); err != nil {
 		return *err
 	}
@@ -195,9 +194,6 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	// The context bounds the wait before the transaction, not the transaction: a statement that is
 	// interrupted would have to be repeated.
 	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := s.noted(); err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)

@@ -205,6 +205,8 @@ type Store interface {
 	// Size returns the number of entries, and the bytes that they take.
 	Size() (rows, bytes int64)
 
+	// Err returns ErrDamagedFile once a reader has found the store damaged.
+	Err() error
 	// Offsets returns the stored offset of each shard that has one.
 	Offsets(ctx context.Context) (map[int]Offset, error)
 	// Write writes a batch, all of it or nothing. A change that is not newer than its row is left

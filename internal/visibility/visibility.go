@@ -45,13 +45,14 @@ type Options struct {
 	Registerer prometheus.Registerer
 
 	metrics *metrics
-	// most, check and count replace maxQueued, checkPace and minCounting in tests.
-	most         int
-	check, count time.Duration
+	// most, check, count and prune replace maxQueued, checkPace, minCounting and prunePace in tests.
+	most                int
+	check, count, prune time.Duration
 }
 
 func (o *Options) checkPace() time.Duration   { return cmp.Or(o.check, checkPace) }
 func (o *Options) minCounting() time.Duration { return cmp.Or(o.count, minCounting) }
+func (o *Options) prunePace() time.Duration   { return cmp.Or(o.prune, prunePace) }
 
 // keepAfter returns the time before which an entry that is done is removed, in Unix milliseconds.
 func (o *Options) keepAfter() int64 { return o.NowMs() - o.History.Milliseconds() }

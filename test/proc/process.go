@@ -47,8 +47,11 @@ func (p *process) prepare(t testing.TB, store, log string) {
 
 // SmallDisk gives the process, before its first start, a disk of its own that Fill can
 // fill. The error says why the machine cannot provide it.
-func (p *process) SmallDisk(bytes int64) (err error) {
-	p.disk, err = newDisk(p.t, p.store, bytes)
+func (p *process) SmallDisk(bytes int64) error { return p.SmallDiskAt(p.store, bytes) }
+
+// SmallDiskAt is SmallDisk for another folder than that of the data.
+func (p *process) SmallDiskAt(folder string, bytes int64) (err error) {
+	p.disk, err = newDisk(p.t, folder, bytes)
 	return err
 }
 
