@@ -69,6 +69,7 @@ func testSchedule(t *testing.T, b *browser) {
 	b.get(t, "/new?cron=30+2+*+*").want(t, 200, `class="problem"`)
 	page := b.add(t, "cron", "30 2 * * *", "tz", "Europe/Berlin", "svc", "reports", "id", "nightly", "source", "/reports").want(t, 200, "Next runs", "The next year", "the clocks change")
 	id := page.timer(t)
+	waittest.Until(t, "the schedule is in the list", func() bool { return strings.Contains(b.get(t, "/schedules").body, "nightly") })
 	b.get(t, "/schedules").want(t, 200, "nightly", "30 2 * * *")
 	b.post(t, "/timers/"+id+"/pause", form("note", "migration")).want(t, 200, "Paused: migration")
 	b.get(t, "/timers/"+id+"?at=2027-03-28").want(t, 200, "2027-03-28")

@@ -2,6 +2,7 @@ package console
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/internal/visibility"
@@ -20,6 +21,18 @@ type asOf struct {
 
 // index returns the search index of this node; nil without one.
 func (q *request) index() visibility.Reader { return q.console.o.History() }
+
+// listsByIndex reports whether the search index answers a list with a filter, at a cursor: it finds the few timers
+// of a filter among many, which a list of the records reads one by one. An index that lacks timers does not,
+// and neither does it continue a list of the records.
+func (q *request) listsByIndex(cursor string) bool {
+	r := q.index()
+	if r == nil || cursor != "" {
+		return r != nil && !strings.Contains(cursor, ".") // as cursors of records have
+	}
+	p := r.Progress()
+	return p.Problem == "" && !p.CatchingUp && !p.CountsOnly && !p.AsOf.IsZero()
+}
 
 // tenant returns the tenant whose entries the caller may search; nil for all.
 func (q *request) tenant() *string {

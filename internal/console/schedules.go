@@ -25,23 +25,47 @@ type scheduleRow struct {
 // silent are first, then the paused ones.
 func listSchedules(q *request) (view, error) {
 	page := schedulesPage{Service: q.text("service"), Group: q.text("group")}
-	only := true
-	reply, err := q.ops.List(q.Context(), schemas.ListRequest{
-		States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &only, Service: page.Service, Group: page.Group, Cursor: q.text("cursor"), Limit: pageSize,
-	})
+	schedules, cursor, err := q.openSchedules(page.Service, page.Group)
 	if err != nil {
 		return view{}, err
 	}
 	now := q.console.o.NowMs()
-	for i := range reply.Timers {
-		q.id.Conceal(&reply.Timers[i])
-		page.Schedules = append(page.Schedules, rowOf(reply.Timers[i], now))
+	for i := range schedules {
+		q.id.Conceal(&schedules[i])
+		page.Schedules = append(page.Schedules, rowOf(schedules[i], now))
 	}
 	slices.SortStableFunc(page.Schedules, func(a, b scheduleRow) int {
 		return cmp.Or(a.rank-b.rank, a.Schedule.Next.Compare(b.Schedule.Next))
 	})
-	page.More = q.more(reply.Cursor)
+	page.More = q.more(cursor)
 	return view{name: "schedules", title: "Schedules", data: page}, nil
+}
+
+// openSchedules returns a page of the schedules that have not ended, and the cursor of the next. The search index
+// finds them, where there is one, and their records say how they are.
+func (q *request) openSchedules(service, group string) (schedules []schemas.TimerInfo, cursor string, err error) {
+	only, states := true, []schemas.State{schemas.StatePending, schemas.StatePaused}
+	if cursor = q.text("cursor"); !q.listsByIndex(cursor) {
+		reply, err := q.ops.List(q.Context(), schemas.ListRequest{States: states, Schedule: &only, Service: service, Group: group, Cursor: cursor, Limit: pageSize})
+		return reply.Timers, reply.Cursor, err
+	}
+	reply, err := q.ops.Search(q.Context(), schemas.SearchRequest{States: states, Schedule: &only, Service: service, Group: group, Cursor: cursor, Limit: pageSize})
+	if err != nil {
+		return nil, "", err
+	}
+	for i := range reply.Timers {
+		info, err := q.ops.Describe(q.Context(), schemas.TimerRef{Timer: reply.Timers[i].Timer.String()})
+		switch {
+		case schemas.CodeOf(err) == schemas.CodeNotFound:
+			continue
+		case err != nil:
+			return nil, "", err
+		}
+		if info.Schedule != nil && !info.State.Final() {
+			schedules = append(schedules, info)
+		}
+	}
+	return schedules, reply.Cursor, nil
 }
 
 // lateMs is the time after which a schedule that is due and has not fired is late, in milliseconds.

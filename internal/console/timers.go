@@ -27,6 +27,8 @@ type timersPage struct {
 	// Error and Host select by the last error and the callback's host; only with a search index.
 	Error, Host string
 	Indexed     bool
+	// Filtered says how complete Timers is, if the search index has selected them; nil if not.
+	Filtered *asOf
 	// Found are the entries of a search; AsOf says how complete it is.
 	Searched bool
 	Found    []schemas.TimerInfo
@@ -57,6 +59,9 @@ func listTimers(q *request) (view, error) {
 		}
 		list.States = []schemas.State{state}
 	}
+	if page.Service+page.Group+page.State != "" && q.listsByIndex(list.Cursor) {
+		return q.filterTimers(page, list)
+	}
 	reply, err := q.ops.List(q.Context(), list)
 	if err != nil {
 		return view{}, err
@@ -66,6 +71,24 @@ func listTimers(q *request) (view, error) {
 	}
 	page.Timers, page.More = reply.Timers, q.more(reply.Cursor)
 	page.Bulk = page.Service+page.Group != "" && (page.State == "" || slices.Contains([]schemas.State{schemas.StatePending, schemas.StatePaused, schemas.StateRetrying}, list.States[0]))
+	return view{name: "timers", title: "Timers", data: page}, nil
+}
+
+// filterTimers lists the timers of a filter as the search index has them: the next that are due first, or of an ended
+// state the last that ended.
+func (q *request) filterTimers(page timersPage, list schemas.ListRequest) (view, error) {
+	search := schemas.SearchRequest{States: list.States, Service: list.Service, Group: list.Group, Limit: list.Limit, Cursor: list.Cursor}
+	if len(list.States) > 0 && list.States[0].Final() {
+		search.Sort, search.Descending = "done", true
+	}
+	reply, err := q.ops.Search(q.Context(), search)
+	if err != nil {
+		return view{}, err
+	}
+	for i := range reply.Timers {
+		q.id.Conceal(&reply.Timers[i])
+	}
+	page.Timers, page.More, page.Filtered = reply.Timers, q.more(reply.Cursor), new(progressOf(q.index()))
 	return view{name: "timers", title: "Timers", data: page}, nil
 }
 

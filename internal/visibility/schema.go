@@ -14,7 +14,7 @@ import (
 
 // schemaVersion is the version of the tables below, and of the records in them. A file with another
 // version is deleted and built again. Raise it with every change.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // tables are the tables and indexes of the store.
 //
@@ -43,6 +43,8 @@ CREATE INDEX timers_error ON timers(error, due) WHERE error > 0;
 CREATE INDEX timers_error_done ON timers(error, done) WHERE error > 0 AND done > 0;
 CREATE INDEX timers_runs ON timers(schedule, due) WHERE schedule IS NOT NULL;
 CREATE INDEX timers_runs_done ON timers(schedule, done) WHERE schedule IS NOT NULL AND done > 0;
+CREATE INDEX timers_recurs ON timers(recurs, due) WHERE recurs > 0;
+CREATE INDEX timers_recurs_done ON timers(recurs, done) WHERE recurs > 0 AND done > 0;
 CREATE TABLE attributes(term TEXT, due INTEGER, n INTEGER, PRIMARY KEY(term, due, n)) WITHOUT ROWID;
 CREATE TABLE attributes_done(term TEXT, done INTEGER, n INTEGER, PRIMARY KEY(term, done, n)) WITHOUT ROWID;
 CREATE TABLE totals(series INTEGER, state INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(series, state)) WITHOUT ROWID;

@@ -226,6 +226,9 @@ func (s *sqlStore) sources(q, rest *Query) []source {
 		if ok {
 			return append(found, q.indexed("timers_event", "i.event = ?", q.Text))
 		}
+	case q.Schedule != nil && *q.Schedule:
+		rest.Schedule = nil
+		return []source{q.indexed("timers_recurs", "i.recurs = ? AND i.recurs > 0", 1)}
 	case len(q.Attributes) > 0:
 		name := slices.Min(slices.Collect(maps.Keys(q.Attributes)))
 		table, key := "attributes AS i", "due"
