@@ -22,11 +22,13 @@ func (c *Client) Inspect(ctx context.Context, id TimerID) (Timer, error) {
 }
 
 // Cancel cancels a pending or paused timer or schedule. After it returned nil, the timer does
-// not fire. Cancelling a cancelled timer succeeds again. Errors: ErrAlreadyFired, ErrNotFound, ErrBadRequest,
+// not fire. Cancelling a cancelled timer succeeds again. With [IfRevision] it cancels only that
+// revision. Errors: ErrAlreadyFired, ErrNotFound, ErrBadRequest, ErrConflict for another revision,
 // ErrUnavailable.
 func (c *Client) Cancel(ctx context.Context, id TimerID, opts ...ControlOption) (Timer, error) {
 	var t Timer
-	err := c.call(ctx, "cancel", schemas.CancelRequest{TimerRef: ref(id), By: callerName(opts)}, &t)
+	o := controlled(opts)
+	err := c.call(ctx, "cancel", schemas.CancelRequest{TimerRef: ref(id), By: o.by, Revision: o.revision}, &t)
 	return t, err
 }
 

@@ -111,8 +111,8 @@ func RequestName(name string) ControlOption {
 	return controlOption(func(o *controlOptions) { o.request = name })
 }
 
-// IfRevision lets [Client.Update] replace only the schedule of a revision, Timer.Revision. A
-// run of the schedule, like every other change, makes a new revision.
+// IfRevision lets [Client.Update] and [Client.Cancel] change a timer only if it has a revision,
+// Timer.Revision. A run of the schedule, like every other change, makes a new revision.
 func IfRevision(revision uint64) ControlOption {
 	return controlOption(func(o *controlOptions) { o.revision = revision })
 }

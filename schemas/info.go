@@ -217,6 +217,8 @@ type CancelRequest struct {
 	// By is the caller's name for the timer's history, at most MaxBy bytes. Belfry does not
 	// verify it.
 	By string `json:"by,omitempty"`
+	// Revision is the revision that the timer must have, else the answer is conflict; 0 for any.
+	Revision uint64 `json:"revision,omitempty"`
 }
 
 // RescheduleRequest is the body of timers.api.reschedule: At (RFC 3339) or After

@@ -274,6 +274,20 @@ func (c *Reads) Has(ctx context.Context, stream string, seq uint64) (bool, error
 	return err == nil, err
 }
 
+// HasNext asks the stream's leader whether a message that matches a filter follows a sequence.
+// Errors: ErrUnavailable.
+func (c *Reads) HasNext(ctx context.Context, stream, filter string, after uint64) (bool, error) {
+	req, err := json.Marshal(Get{NextFor: filter, Seq: after + 1})
+	if err != nil {
+		return false, fmt.Errorf("jet: %w", err)
+	}
+	_, err = c.leaderGet(ctx, "read "+stream, stream, req)
+	if isNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func (c *Reads) leaderGet(ctx context.Context, op, stream string, req []byte) (*Msg, error) {
 	var r apiMsg
 	if err := c.conn.call(ctx, op, "$JS.API.STREAM.MSG.GET."+stream, req, &r); err != nil {

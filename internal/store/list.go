@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -27,6 +28,9 @@ type ListQuery struct {
 	Tenant *string
 	// Schedule selects schedules (true) or all other timers (false).
 	Schedule *bool
+	// Whole makes sure that the pages leave out no record that existed all the time. Without it they
+	// end too early if a replica that is behind answers.
+	Whole bool
 	// Cursor is ListPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the records of the page; default DefaultListLimit, at most MaxListLimit.
@@ -45,7 +49,8 @@ type ListPage struct {
 }
 
 // List pages through the records, shard by shard, in the order of their last change. It
-// holds at most one page in memory. Errors: schemas.CodeBadRequest, schemas.ErrUnavailable.
+// holds at most one page in memory. A record that changes moves to the end of its shard, so it may
+// come twice. Errors: schemas.CodeBadRequest, schemas.ErrUnavailable.
 func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	limit := q.Limit
 	if limit == 0 {
@@ -62,6 +67,7 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 		}
 	}
 	var page ListPage
+	var end shardEnd
 	for looked := 0; shard < rd.shards.geo.Shards; {
 		if looked >= listScan {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
@@ -86,10 +92,50 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 		}
 		looked += seen
 		if after = last; !more {
+			if q.Whole {
+				read, err := end.read(ctx, rd.shards, shard, after)
+				if err != nil {
+					return ListPage{}, err
+				}
+				if !read {
+					continue
+				}
+				end = shardEnd{}
+			}
 			shard, after = shard+1, 0
 		}
 	}
 	return page, nil
+}
+
+// endReads bounds the reads of the end of one shard.
+const endReads = 20
+
+// shardEnd finds out whether a read of a shard has come to its end: a replica that is behind has
+// nothing more to answer too early. A read has every record that existed all the time if nothing
+// follows in the leader's stream, or if its last answer is of a replica that has reached the last
+// sequence that the leader had before.
+type shardEnd struct {
+	last  uint64 // of the leader, before the last answer; 0 if it was not asked for
+	tries int
+}
+
+// read reports whether the read, whose last answer was the last one of a replica, has come to the
+// end. Otherwise the caller reads again. Errors: schemas.ErrUnavailable, with jet.ErrBehind after
+// endReads.
+func (e *shardEnd) read(ctx context.Context, shards *Shards, shard int, after uint64) (bool, error) {
+	if e.last > 0 && after >= e.last {
+		return true, nil
+	}
+	if more, err := shards.hasNext(ctx, shard, after); err != nil || !more {
+		return err == nil, err
+	}
+	if e.tries++; e.tries > endReads {
+		return false, schemas.Errorf(schemas.CodeUnavailable, "read shard %d: %w (at %d): try again", shard, jet.ErrBehind, after)
+	}
+	var err error
+	e.last, err = shards.LastSeq(ctx, shard)
+	return false, err
 }
 
 // Selects reports whether the query selects a record.

@@ -69,6 +69,12 @@ func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64) (reco
 	return records, a.Msgs[len(a.Msgs)-1].Sequence, len(a.Msgs), a.More > 0, nil
 }
 
+// hasNext asks the leader of a shard's stream whether a record follows a sequence.
+func (h *Shards) hasNext(ctx context.Context, shard int, after uint64) (bool, error) {
+	sh := &h.subjects[shard]
+	return h.jet.HasNext(ctx, sh.stream, sh.timer+">", after)
+}
+
 // lastFor reads the last message of each subject (which may have wildcards) of a shard, as
 // of the sequence seen or later; see jet.Client.LastEach.
 func (h *Shards) lastFor(ctx context.Context, shard int, subjects []string, seen uint64) ([]*jet.Msg, error) {

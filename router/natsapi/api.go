@@ -95,10 +95,11 @@ type verb struct {
 func (a *api) verbs(s *router.Service, groups bool) []verb {
 	return []verb{
 		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.adder(s)},
-		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.canceler(s, "cancel")},
+		{"cancel", "cancel a timer that has not fired: {timer, by, revision} or {id, source, by, revision}", a.canceler(s, "cancel")},
 		{"get", "one timer: {timer} or {id, source}, and claim", a.serve("get", query(s.Inspect))},
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
 		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
+		{"export", "the events of timers, so that they can be published again: {timer}, {id, source}, or by state, service, group, schedule, tenant; paged", a.serve("export", page(a, s.Export, exportPage))},
 		{"search", "timers by id alone, text, error, host and times, also after their records have expired; paged", a.serve("search", page(a, s.Search, searchPage))},
 		{"counts", "numbers of timers by state, service and time: {service, from, to, bucket, by_service}", a.serve("counts", query(s.Counts))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
@@ -177,7 +178,11 @@ func (a *api) canceler(s *router.Service, verb string) func(*endpoint.Request) {
 				return
 			}
 		}
-		s.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond(verb, r, t, err) })
+		svc := s
+		if q.Revision != 0 {
+			svc = s.AtRevision(q.Revision)
+		}
+		svc.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond(verb, r, t, err) })
 	}
 }
 
@@ -333,6 +338,10 @@ func bulkDead(r *schemas.BulkDeadReply, n int) int {
 }
 
 func listPage(q *schemas.ListRequest, r *schemas.ListReply) (*int, int) {
+	return &q.Limit, len(r.Timers)
+}
+
+func exportPage(q *schemas.ExportRequest, r *schemas.ExportReply) (*int, int) {
 	return &q.Limit, len(r.Timers)
 }
 
