@@ -194,7 +194,7 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 		}
 		e.SetExtension(name, value)
 	}
-	data, err := c.readData(f.data)
+	data, err := c.readData("--data", f.data)
 	if err != nil {
 		return e, err
 	}
@@ -209,11 +209,12 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	return e, nil
 }
 
-// maxData bounds the bytes of --data. The server's limit is lower.
+// maxData bounds the bytes of a value or file of a flag. The server's limit for --data is lower.
 const maxData = 64 << 20
 
-// readData returns the value of --data, or the content of the file that it names.
-func (c *cli) readData(arg string) ([]byte, error) {
+// readData returns the value of a flag, or the content of the file that it names: @FILE, or @- for
+// standard input.
+func (c *cli) readData(flag, arg string) ([]byte, error) {
 	name, isFile := strings.CutPrefix(arg, "@")
 	if !isFile {
 		return []byte(arg), nil
@@ -222,7 +223,7 @@ func (c *cli) readData(arg string) ([]byte, error) {
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return nil, usagef("--data: %v", err)
+			return nil, usagef("%s: %v", flag, err)
 		}
 		defer file.Close() //nolint:errcheck // only read
 		r = file
@@ -230,9 +231,9 @@ func (c *cli) readData(arg string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxData+1))
 	switch {
 	case err != nil:
-		return nil, usagef("--data: %v", err)
+		return nil, usagef("%s: %v", flag, err)
 	case len(b) > maxData:
-		return nil, usagef("--data has more than %d bytes, the limit", maxData)
+		return nil, usagef("%s has more than %d bytes, the limit", flag, maxData)
 	}
 	return b, nil
 }

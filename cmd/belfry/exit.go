@@ -31,7 +31,8 @@ func exitCodesTopic() *cobra.Command {
   %d  failure: any reason without a code of its own
   %d  usage: a flag, an argument, the config file or a setting of the NATS server is
      wrong; nothing was changed
-  %d  not found: no such timer or dead letter, or its record has expired
+  %d  not found: no such timer or dead letter, or its record has expired; or
+     belfry apply --dry-run found a difference from the files
   %d  refused by Belfry: the event is invalid, another timer has its id, it is too late
      to cancel, or the storage is full
   %d  unreachable: no NATS server, no Belfry router on it, or no answer in time. A change

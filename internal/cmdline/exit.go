@@ -30,6 +30,9 @@ const (
 // ErrDiffers makes a command exit with ExitDiffers. Report prints nothing for it.
 var ErrDiffers = errors.New("differs")
 
+// ErrDrift makes a command exit with ExitNotFound. Report prints nothing for it.
+var ErrDrift = errors.New("drift")
+
 // ErrUnhealthy makes a command exit with ExitUnhealthy.
 var ErrUnhealthy = errors.New("unhealthy")
 
@@ -45,6 +48,8 @@ func ExitCode(err error) int {
 		return ExitUnhealthy
 	case errors.Is(err, ErrDiffers):
 		return ExitDiffers
+	case errors.Is(err, ErrDrift):
+		return ExitNotFound
 	case errors.Is(err, app.ErrInUse):
 		return ExitInUse
 	case errors.Is(err, app.ErrUnreachable), errors.Is(err, nats.ErrTimeout), errors.Is(err, nats.ErrNoServers), errors.Is(err, context.DeadlineExceeded):
@@ -69,10 +74,10 @@ func ExitCode(err error) int {
 var CodeNames = map[int]string{ExitFailure: "failure", ExitUsage: "usage", ExitNotFound: "not_found", ExitRefused: "refused", ExitUnreachable: "unavailable", ExitInUse: "in_use", ExitUnhealthy: "unhealthy"}
 
 // Report writes an error as one line to w, in the format of --output, and returns the
-// exit code. It writes nothing for a nil error and for ErrDiffers.
+// exit code. It writes nothing for a nil error, ErrDiffers and ErrDrift.
 func Report(w io.Writer, program, format string, err error) int {
 	code := ExitCode(err)
-	if code == ExitOK || code == ExitDiffers {
+	if code == ExitOK || code == ExitDiffers || errors.Is(err, ErrDrift) {
 		return code
 	}
 	text := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
