@@ -9,8 +9,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// exportStates are the states of timers whose records have their events; exportDefault are those that
-// an export without states selects.
+// exportStates are the states of timers whose records have their events; an export without states
+// selects exportDefault.
 var (
 	exportDefault = []schemas.State{schemas.StatePending, schemas.StatePaused}
 	exportStates  = append(slices.Clone(exportDefault), schemas.StateRetrying, schemas.StateDelivered)

@@ -12,8 +12,8 @@ import (
 )
 
 // Extension attributes of an exported event, for what the attributes of an add cannot say. An import
-// removes them. Whoever publishes the event without an import adds a timer that is not paused and
-// has them as attributes of its own.
+// removes them. A client that publishes the event without an import adds a timer that is not paused
+// and has them as attributes of its own.
 const (
 	// AttrExportState is ExportPaused for a timer that is paused; otherwise it is absent.
 	AttrExportState = "belfrystate"
@@ -135,14 +135,13 @@ func (r *Record) Export(id TimerID, rev uint64, nowMs int64) (ExportInfo, error)
 func (r *Record) exported(p *parsed) []attribute {
 	var set []attribute
 	put := func(name, text string) { set = append(set, attribute{name: name, text: text}) }
-	switch s := r.Schedule; {
-	case s == nil:
+	if s := r.Schedule; s == nil {
 		at, ok := p.get(AttrAt)
 		if ms, err := ParseTime(at.text); !ok || err != nil || ms != r.ScheduledMs {
 			put(AttrAt, FormatTime(r.ScheduledMs))
 		}
 		put(AttrAfter, "")
-	default:
+	} else {
 		if s.Every != "" && s.StartMs == 0 {
 			put(AttrStart, FormatTime(s.AnchorMs))
 		}

@@ -34,7 +34,7 @@ func (c *cli) applyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Make the schedules what files say",
 		Long: `Add and update schedules so that they are what YAML files say. The command prints each
-schedule with what it does, and for a change the next runs before and after. It checks all
+schedule with its action, and for a change the next runs before and after. It checks all
 files, and asks a node about each change, before the first change.
 
   schedules:
@@ -183,7 +183,7 @@ func (a *applier) plan(ctx context.Context, s session) error {
 		named[w.identity] = true
 		have, found := there[w.identity]
 		if !found {
-			if have, found, err = one(ctx, s, w.identity); err != nil {
+			if have, found, err = stored(ctx, s, w.identity); err != nil {
 				return fmt.Errorf("%s: %w", w.place, err)
 			}
 		}
@@ -240,8 +240,8 @@ func (a *applier) ofGroup(ctx context.Context, s session) (map[identity]belfry.E
 	}
 }
 
-// one returns the timer of an event.
-func one(ctx context.Context, s session, id identity) (t belfry.Exported, found bool, err error) {
+// stored returns the timer of an event.
+func stored(ctx context.Context, s session, id identity) (t belfry.Exported, found bool, err error) {
 	page, err := persist(ctx, func() (belfry.ExportPage, error) {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
@@ -426,7 +426,7 @@ func (a *applier) change(ctx context.Context, s session, step *applyStep, do fun
 		if !errors.Is(err, belfry.ErrConflict) {
 			return err
 		}
-		now, found, err := one(ctx, s, identity{step.Source, step.ID})
+		now, found, err := stored(ctx, s, identity{step.Source, step.ID})
 		switch {
 		case err != nil:
 			return err

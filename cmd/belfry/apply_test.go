@@ -153,8 +153,8 @@ func TestApplyTogether(t *testing.T) {
 	}
 }
 
-// TestApplyMistakes: all mistakes of all files are found before any request, each with its place; those that a
-// node finds come before the first change.
+// TestApplyMistakes: all mistakes of all files are found before any request, each with its place; a mistake that only
+// a node finds ends the command before the first change.
 func TestApplyMistakes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -116,3 +117,65 @@ func firstWords(text string) (all []string) {
 }
 
 var timeWord = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+$`)
+
+// TestMovingGuide runs the commands of docs/moving.md, in their order and in a folder of their own, and applies
+// the file of docs/schedules.md.
+func TestMovingGuide(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	dir := t.TempDir()
+	run := func(line string) result {
+		t.Helper()
+		cmd := command(t, []string{"NATS_URL=" + n.nats}, strings.Fields(line)...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return result{out: string(out), code: cmd.ProcessState.ExitCode()}
+	}
+	for _, line := range []string{"add --in 1h --id a --source /guide --svc orders", "add --every 1h --id b --source /guide", "calendar put de-holidays --date 2027-12-25"} {
+		if r := run(line); r.code != exitOK {
+			t.Fatal(r)
+		}
+	}
+	read := func(file, kind string) (blocks []string) {
+		t.Helper()
+		b, err := os.ReadFile("../../docs/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range regexp.MustCompile("(?s)```"+kind+"\n(.*?)```").FindAllStringSubmatch(string(b), -1) {
+			blocks = append(blocks, block[1])
+		}
+		return blocks
+	}
+	commands := 0
+	for _, block := range read("moving.md", "sh") {
+		for line := range strings.Lines(block) {
+			commands++
+			if r := run(strings.TrimPrefix(strings.TrimSpace(line), "belfry ")); r.code != exitOK {
+				t.Errorf("%s: %v", line, r)
+			}
+		}
+	}
+	if commands < 6 {
+		t.Errorf("docs/moving.md has %d commands, want at least 6", commands)
+	}
+	files := read("schedules.md", "yaml")
+	if len(files) != 1 {
+		t.Fatalf("docs/schedules.md has %d files, want one", len(files))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "schedules.yaml"), []byte(files[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const apply = "apply -f schedules.yaml --group ops --prune"
+	for _, x := range []struct {
+		line string
+		code int
+	}{{apply + " --dry-run", exitNotFound}, {apply, exitOK}, {apply + " --dry-run", exitOK}} {
+		if r := run(x.line); r.code != x.code {
+			t.Errorf("%s: %v, want exit code %d", x.line, r, x.code)
+		}
+	}
+}

@@ -136,7 +136,7 @@ type importer struct {
 type importCounts struct {
 	Accepted  int `json:"accepted"`
 	Duplicate int `json:"duplicate"`
-	// Skipped counts events that were due in the past, with --past skip; Past those that were added.
+	// Skipped counts events that were due in the past, with --past skip; Past counts the others.
 	Skipped int `json:"skipped"`
 	Past    int `json:"past"`
 	// Paused counts timers that the import paused.
@@ -179,7 +179,7 @@ func (m *importer) run(ctx context.Context, s session, in io.Reader) error {
 	m.low = m.from - 1
 	err := m.read(ctx, in, func(line importLine) {
 		h := fnv.New32a()
-		h.Write([]byte(line.event.Source() + "\x00" + line.event.ID())) //nolint:errcheck // never fails
+		h.Write([]byte(line.event.Source() + "\x00" + line.event.ID()))
 		select {
 		case queues[h.Sum32()%importWorkers] <- line:
 		case <-ctx.Done():
@@ -197,7 +197,8 @@ func (m *importer) read(ctx context.Context, in io.Reader, next func(importLine)
 	r := bufio.NewReaderSize(in, 64<<10)
 	for number := 1; ctx.Err() == nil; number++ {
 		text, whole, err := readLine(r)
-		if err != nil && !errors.Is(err, io.EOF) {
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
 			return fmt.Errorf("line %d: %w", number, err)
 		}
 		text = bytes.TrimSpace(text)
@@ -214,7 +215,7 @@ func (m *importer) read(ctx context.Context, in io.Reader, next func(importLine)
 				next(line)
 			}
 		}
-		if err != nil {
+		if last {
 			return nil
 		}
 	}
@@ -294,18 +295,19 @@ func (m *importer) one(ctx context.Context, s session, line *importLine) error {
 		m.reject(line.number, schemas.Errorf(schemas.CodeInvalidAttribute, "due in the past: %s", showTime(line.due)))
 		return nil
 	}
-	parked := time.Time{}
-	if line.paused && !line.due.IsZero() && line.due.Before(now.Add(parkMargin)) {
-		parked = parkedAt(line.due, now)
-		line.event.SetExtension(schemas.AttrAt, showTime(parked))
+	e := line.event
+	parked := line.paused && !line.due.IsZero() && line.due.Before(now.Add(parkMargin))
+	if parked {
+		e = e.Clone()
+		e.SetExtension(schemas.AttrAt, showTime(parkedAt(line.due, now)))
 	}
 	var r belfry.Receipt
 	var err error
 	paused := false
 	if m.dryRun {
-		paused, err = line.paused, checkAdd(line.event)
-	} else if r, err = m.add(ctx, s, line); err == nil && line.paused {
-		paused, err = m.pause(ctx, s, &r, line, !parked.IsZero())
+		paused, err = line.paused, checkAdd(e)
+	} else if r, err = m.add(ctx, s, line, e); err == nil && line.paused && r.Timer != (schemas.TimerID{}) {
+		paused, err = m.pause(ctx, s, &r, line, parked)
 	}
 	switch code := schemas.CodeOf(err); {
 	case err == nil:
@@ -346,14 +348,17 @@ func checkAdd(e event.Event) error {
 	return err
 }
 
-// add adds the event of a line. It waits while a limit of adds is reached.
-func (m *importer) add(ctx context.Context, s session, line *importLine) (belfry.Receipt, error) {
+// add adds e, the event of a line or its parked form. It waits while a limit of adds is reached.
+func (m *importer) add(ctx context.Context, s session, line *importLine, e event.Event) (belfry.Receipt, error) {
 	for {
 		r, err := persist(ctx, func() (belfry.Receipt, error) {
 			ctx, cancel := s.call(ctx)
 			defer cancel()
-			return s.Add(ctx, line.event)
+			return s.Add(ctx, e)
 		})
+		if errors.Is(err, belfry.ErrConflict) {
+			return m.same(ctx, s, line, err)
+		}
 		limited, ok := errors.AsType[*belfry.Error](err)
 		if !ok || !errors.Is(err, belfry.ErrLimited) {
 			return r, err
@@ -363,6 +368,29 @@ func (m *importer) add(ctx context.Context, s session, line *importLine) (belfry
 			return r, err
 		}
 	}
+}
+
+// same returns a duplicate if the timer with which a line is in conflict would be exported as this line.
+// That is the timer of which the line was exported, if it was added with a relative time, or moved.
+// Its receipt has no timer id: there is nothing left to do. Otherwise it returns the conflict.
+func (m *importer) same(ctx context.Context, s session, line *importLine, conflict error) (belfry.Receipt, error) {
+	t, found, err := stored(ctx, s, identity{line.event.Source(), line.event.ID()})
+	switch {
+	case err != nil:
+		return belfry.Receipt{}, err
+	case !found || t.Event == nil:
+		return belfry.Receipt{}, conflict
+	}
+	have, err := parseImport(line.number, t.Event)
+	if err != nil {
+		return belfry.Receipt{}, conflict
+	}
+	a, errA := hashOf(have.event)
+	b, errB := hashOf(line.event)
+	if errA != nil || errB != nil || a != b {
+		return belfry.Receipt{}, conflict
+	}
+	return belfry.Receipt{Duplicate: true, State: t.State}, nil
 }
 
 // notice says on stderr for what the import waits, not too often.
