@@ -194,17 +194,22 @@ func (m *importer) run(ctx context.Context, s session, in io.Reader) error {
 
 // read passes the events of the lines to next, and rejects lines without one.
 func (m *importer) read(ctx context.Context, in io.Reader, next func(importLine)) error {
-	r := bufio.NewReaderSize(in, 64<<10)
-	for number := 1; ctx.Err() == nil; number++ {
-		text, whole, err := readLine(r)
-		last := errors.Is(err, io.EOF)
-		if err != nil && !last {
-			return fmt.Errorf("line %d: %w", number, err)
+	lines := readLines(ctx, in)
+	for number := 1; ; number++ {
+		var l inputLine
+		select {
+		case l = <-lines:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		text = bytes.TrimSpace(text)
+		last := errors.Is(l.err, io.EOF)
+		if l.err != nil && !last {
+			return fmt.Errorf("line %d: %w", number, l.err)
+		}
+		text := bytes.TrimSpace(l.text)
 		switch {
 		case number < m.from:
-		case !whole:
+		case !l.whole:
 			m.reject(number, schemas.Errorf(schemas.CodeTooLarge, "the line has more than %d bytes", maxImportLine))
 		case len(text) == 0:
 			m.finish(number, nil)
@@ -219,7 +224,34 @@ func (m *importer) read(ctx context.Context, in io.Reader, next func(importLine)
 			return nil
 		}
 	}
-	return context.Cause(ctx)
+}
+
+// inputLine is what readLine returns.
+type inputLine struct {
+	text  []byte
+	whole bool
+	err   error
+}
+
+// readLines reads lines until the end, an error, or the end of ctx. Its goroutine may stay in a read that
+// does not return, such as that of a terminal, so that an interrupt ends the command.
+func readLines(ctx context.Context, in io.Reader) <-chan inputLine {
+	lines := make(chan inputLine, importQueue)
+	go func() {
+		r := bufio.NewReaderSize(in, 64<<10)
+		for {
+			text, whole, err := readLine(r)
+			select {
+			case lines <- inputLine{text, whole, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return lines
 }
 
 // readLine returns the next line, in a buffer of its own. It returns only the beginning of a line that

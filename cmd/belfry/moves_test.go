@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -192,6 +194,51 @@ func TestImportContinues(t *testing.T) {
 	}
 	if counts, r := n.imported(t, lines); r.code != exitOK || counts.Accepted != 3 {
 		t.Errorf("with a limit of adds: %+v, %v", counts, r)
+	}
+}
+
+// TestImportInterrupted: an interrupted import ends although its input does not, and says where to continue.
+func TestImportInterrupted(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	var lines string
+	for i := range 5 {
+		lines += eventLine(fmt.Sprint(i), `"timerafter":"1h"`)
+	}
+	half := strings.Join(strings.SplitAfter(lines, "\n")[:3], "")
+	cmd := command(t, []string{"NATS_URL=" + n.nats}, "import")
+	var errOut logtest.Buffer
+	cmd.Stderr = &errOut
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, half); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "three lines are added", func() bool { return strings.Count(n.client(t, "ls", "-o", "json").out, "\n") == 3 })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || !regexp.MustCompile("--from-line [1-4] continues").MatchString(errOut.String()) {
+		t.Errorf("interrupted: %v, %s", err, errOut.String())
+	}
+	if counts, r := n.imported(t, lines); r.code != exitOK || counts.Accepted != 2 || counts.Duplicate != 3 {
+		t.Errorf("again: %+v, %v", counts, r)
+	}
+}
+
+// TestCompletions: the shell completes the values of flags that have few.
+func TestCompletions(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{"import --past": "fire\nskip\nfail\n", "export --state": "pending\npaused\nretrying\ndelivered\n", "listen --status": "200\n"} {
+		if r := belfryRun(t, append(append([]string{"__complete"}, strings.Fields(line)...), "")...); !strings.HasPrefix(r.out, want) {
+			t.Errorf("%s: %v, want %q", line, r, want)
+		}
 	}
 }
 
