@@ -1,0 +1,29 @@
+// Package tracing makes the OpenTelemetry spans of a node and sends them over OTLP/HTTP.
+//
+// # Spans
+//
+//	trace of the client:  … ── add timer
+//	                              ▲ link
+//	trace of the run:        fire timer ─┬─ claim timer
+//	                                     ├─ publish timer
+//	                                     ├─ POST, or request (attempt 1)
+//	                                     └─ POST, or request (attempt 2) ── spans of the callee
+//
+// The add is a child of the context that the event carries (schemas.TraceOf). A firing begins a
+// trace of its own, because it comes hours or months later, and links to that context. All attempts
+// of a run are children of its firing, on whichever node they are made: the ids of the trace and of
+// the firing are a hash of the run's identity (Firing), so nothing has to be stored or sent.
+//
+// The sampler decides about a firing as about the add: it gets the context of the add as the
+// parent. Nodes with the same settings so decide alike, and a sampled order has a sampled firing.
+//
+// # Guarantees
+//
+// Without an endpoint New returns a nil *Tracer, whose users make no call for it; nil spans do
+// nothing. No call blocks: spans go to a queue with a bound, one goroutine sends them in batches, and
+// what does not fit, or cannot be sent, is dropped and counted (belfry_trace_spans_dropped_total).
+// Stop sends what is queued until its context ends.
+//
+// No span has the data of an event, the path or the query of a URL, a header or an error text of a
+// callee.
+package tracing
