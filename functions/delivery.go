@@ -171,8 +171,10 @@ func (d *delivery) call() {
 	ctx, cancel := context.WithTimeout(d.f.calling, bound)
 	begin := time.Now()
 	defer d.turn.cancelWith(cancel)()
+	span := d.beginTrace(c, &req)
 	out := d.invokeInSlot(ctx, c, req)
 	took := time.Since(begin)
+	endTrace(span, &out)
 	out.AtMs, out.Took = req.NowMs, took
 	cancel()
 	m.inFlight.WithLabelValues(d.svc.label).Dec()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -79,6 +80,8 @@ type Options struct {
 	// stepped.
 	SteadyFor func() time.Duration
 	Log       zerolog.Logger
+	// Tracing makes a span of each attempt; nil for none.
+	Tracing *tracing.Tracer
 	// Registerer registers the metrics; nil for none.
 	Registerer prometheus.Registerer
 

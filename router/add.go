@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/belfryio/belfry/internal/quota"
+	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -36,6 +37,7 @@ type Add struct {
 	rev      uint64
 	reserved quota.Amount
 	settled  atomic.Bool
+	span     *tracing.Span // nil without traces
 }
 
 // Receiver receives the outcome of an add: of the stream's adds it acknowledges the message,

@@ -47,6 +47,7 @@ func (s *Service) AddAsync(header map[string][]string, data []byte, done func(sc
 	w.Header, w.Data, w.Receiver, w.Tenant = header, data, w, s.scope.Tenant
 	// Rounded up: a timer counted from the add is never early.
 	w.AddedMs = (s.o.Time.LatestNs() + int64(time.Millisecond) - 1) / int64(time.Millisecond)
+	s.beginTrace(&w.Add)
 	w.timer = time.AfterFunc(OperationTimeout, w.expire)
 	s.batcher.put(&w.Add)
 }
@@ -67,7 +68,9 @@ func (w *waitingAdd) Settle(o Outcome) {
 
 func (w *waitingAdd) expire() {
 	if w.take() {
-		w.finish(Outcome{Result: Delayed, Err: schemas.Errorf(schemas.CodeUnavailable, "the timer was not stored within %s; it may be yet: add it again", OperationTimeout)})
+		err := schemas.Errorf(schemas.CodeUnavailable, "the timer was not stored within %s; it may be yet: add it again", OperationTimeout)
+		w.expireTrace(err)
+		w.finish(Outcome{Result: Delayed, Err: err})
 	}
 }
 
@@ -85,6 +88,9 @@ func (s *Service) AddAll(ctx context.Context, adds []*Add) {
 	err := error(errClosed)
 	if s.gate.enter() {
 		defer s.gate.leave()
+		for _, a := range adds {
+			s.beginTrace(a)
+		}
 		if err = s.batcher.run(ctx, adds); err == nil {
 			return
 		}
@@ -205,6 +211,7 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 		}
 	}
 	a.Spec, a.Record = spec, rec
+	s.carryTrace(a, limits.MaxMessage)
 	return nil
 }
 
@@ -226,6 +233,7 @@ func (o outcomes) Store(a *Add, result Result, rec *schemas.Record) {
 		return
 	}
 	o.s.m.adds.WithLabelValues(result.String()).Inc()
+	a.endTrace(result, nil)
 	a.Receiver.Settle(Outcome{Result: result, Timer: a.Spec.Timer, State: rec.State, DueMs: rec.DueMs, AddedMs: rec.AddedMs})
 }
 
@@ -241,6 +249,7 @@ func (o outcomes) Delay(a *Add, err error) {
 		}
 		o.s.m.delayed.WithLabelValues(string(code)).Inc()
 	}
+	a.endTrace(Delayed, err)
 	a.Receiver.Settle(Outcome{Result: Delayed, Err: err})
 }
 
@@ -260,6 +269,7 @@ func (o outcomes) Reject(a *Add, reason error) {
 	if a.Seq != 0 {
 		o.s.logRejection(a, reason)
 	}
+	a.endTrace(Rejected, reason)
 	a.Receiver.Settle(Outcome{Result: Rejected, Err: reason})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/internal/skipped"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
+	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -101,7 +102,9 @@ type Options struct {
 	Accounts    map[string]string
 	TenantDedup DedupCheck
 	// History is the node's search index; nil for none.
-	History    History
+	History History
+	// Tracing makes a span of each add; nil for none.
+	Tracing    *tracing.Tracer
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer
 }

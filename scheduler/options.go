@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -57,6 +58,8 @@ type Options struct {
 	// MaxInflight bounds the writes in flight of one shard; default 2,048.
 	MaxInflight int
 
+	// Tracing makes the spans of firings; nil for none.
+	Tracing    *tracing.Tracer
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer
 }

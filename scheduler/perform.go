@@ -35,9 +35,13 @@ func (t *Term) perform(actions []Action) {
 			if a.Record.State.Final() {
 				w.TTL = t.cfg.Core.Retention // a schedule without a run left
 			}
-			t.cfg.Store.UpdateAsync(w, func(res store.Result) {
+			claimed := func(res store.Result) {
 				t.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
-			})
+			}
+			if t.cfg.Tracing != nil {
+				claimed = t.traceClaim(a, claimed)
+			}
+			t.cfg.Store.UpdateAsync(w, claimed)
 		case ActPublish:
 			if t.core.Paused() || !t.lease.Trusted(now) {
 				// The lease expired after the core's decision; see Core.Pause.
@@ -170,7 +174,7 @@ func (t *Term) read(a Action) {
 // publish publishes a claimed event and measures its lateness.
 func (t *Term) publish(a ActPublish) {
 	claimed := t.cfg.Time.EarliestNs()
-	t.cfg.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
+	published := func(_ uint64, duplicate bool, err error) {
 		switch {
 		case store.Permanent(err): // ActFail logs it, after the dead letter
 		case err != nil:
@@ -184,7 +188,11 @@ func (t *Term) publish(a ActPublish) {
 			}
 		}
 		t.put(EvPublished{ID: a.ID, Duplicate: duplicate, Err: err})
-	})
+	}
+	if t.cfg.Tracing != nil {
+		published = t.tracePublish(a, published)
+	}
+	t.cfg.Store.PublishAsync(a.Msg, published)
 }
 
 // scan carries out ActScan.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
+	"github.com/belfryio/belfry/internal/tracing"
 )
 
 // A Term is the loop of one period of ownership of a shard. It has no goroutines, timers or
@@ -111,6 +112,8 @@ type TermConfig struct {
 	// Messages, if not nil, counts the messages of the shard's stream for the next owner;
 	// see store.Expectation.
 	Messages func(ctx context.Context, shard int) (n uint64, atMs int64, err error)
+	// Tracing, if not nil, makes the spans of firings.
+	Tracing *tracing.Tracer
 	// Trace, if not nil, receives each action before it is carried out, and each result when
 	// it arrives.
 	Trace func(actionOrEvent any)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/gctune"
+	"github.com/belfryio/belfry/internal/tracing"
 )
 
 func (c *cli) serveCommand() *cobra.Command {
@@ -29,7 +30,10 @@ and TLS, http needs a token. --insecure removes this requirement.
 
 SIGHUP, or a change of the config file, of a file that it names for a service, or of
 a file with tokens, reloads the settings of services, what tenants may use,
-callback-subjects, callback-hosts and the tokens of HTTP. SIGTERM and SIGINT drain the node and stop it within 10 seconds.`,
+callback-subjects, callback-hosts and the tokens of HTTP. SIGTERM and SIGINT drain the node and stop it within 10 seconds.
+
+OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OpenTelemetry make the node send
+traces; see docs/tracing.md.`,
 		Example: `  belfry serve
   belfry serve --data /var/lib/belfry --nats-listen 10.0.0.5:4222 --nats-tls-cert cert.pem --nats-tls-key key.pem \
     --nats-user admin --nats-password-file admin.password
@@ -39,6 +43,11 @@ callback-subjects, callback-hosts and the tokens of HTTP. SIGTERM and SIGINT dra
 			o, err := s.load(c)
 			if err != nil {
 				return err
+			}
+			var warnings []string
+			o.Tracing, warnings = tracing.FromEnv(c.getenv)
+			for _, w := range warnings {
+				o.Log.Warn().Str("reason", w).Msg("a setting of traces is not used")
 			}
 			defer gctune.Start(cmd.Context())()
 			defer routeStdLog(o.Log)()

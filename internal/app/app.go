@@ -19,6 +19,7 @@ import (
 	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/scheduler"
@@ -39,7 +40,8 @@ type App struct {
 	verify   token.Verify              // of provider; nil without one
 	api      *httpapi.API              // nil on a node without HTTP or without a router
 	level    store.FormatLevel
-	failed   chan error // the error that ends a running node
+	tracer   *tracing.Tracer // nil without traces
+	failed   chan error      // the error that ends a running node
 
 	// mu is held by Start and Stop, which exclude each other.
 	mu      sync.Mutex
@@ -147,6 +149,10 @@ func (a *App) acquire() error {
 	var err error
 	if a.reg, err = newRegistry(a); err == nil {
 		a.reloads, err = newReloads(a.reg)
+	}
+	if err == nil {
+		a.tracer, err = tracing.New(a.o.Tracing, tracing.Node{Name: a.node, Version: a.o.Version}, a.reg, a.component("tracing"))
+		a.onStop("tracing", traceBound, a.tracer.Stop) // after the roles, which make the spans
 	}
 	if err == nil && a.listener != nil && a.o.runs(RoleRouter) {
 		a.api, err = a.newHTTPAPI()

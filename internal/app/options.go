@@ -13,6 +13,7 @@ import (
 	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
@@ -171,6 +172,9 @@ type Options struct {
 	// every user of the host can read.
 	SecretFiles []string
 
+	// Tracing are the settings of traces; the zero value for none.
+	Tracing tracing.Config
+
 	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
 	Version string
 	// Commit is the revision that the program was built from. It is shown in metrics.
@@ -199,6 +203,8 @@ const (
 	aloneBound = time.Second
 	// flushBound bounds how long the server may take to finish interrupted requests.
 	flushBound = time.Second
+	// traceBound bounds how long the receiver of traces may take for the last spans.
+	traceBound = 2 * time.Second
 	// probeBound bounds the server's answer to the request with which Stop begins.
 	probeBound = time.Second
 	// connectTimeout bounds one attempt to connect to a server. Users of the connection may

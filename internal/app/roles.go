@@ -228,14 +228,14 @@ func (a *App) schedulerOptions() scheduler.Options {
 		NodeExclusive: a.o.embedded() && a.o.Node == "",
 		Lease:         a.o.Lease, Heartbeat: a.o.Heartbeat, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
 		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
-		Log: a.component("scheduler"), Registerer: a.reg,
+		Tracing: a.tracer, Log: a.component("scheduler"), Registerer: a.reg,
 	}
 }
 
 func (a *App) functionsOptions() functions.Options {
 	return functions.Options{
 		Node:  a.node,
-		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, SteadyFor: a.time.SteadyFor, Log: a.component("functions"), Registerer: a.reg,
+		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, SteadyFor: a.time.SteadyFor, Tracing: a.tracer, Log: a.component("functions"), Registerer: a.reg,
 		Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
 		StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
 		AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
@@ -245,7 +245,7 @@ func (a *App) functionsOptions() functions.Options {
 func (a *App) routerOptions() router.Options {
 	o := router.Options{
 		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
-		Log: a.component("router"), Registerer: a.reg,
+		Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
 	}
 	if a.roles.visibility != nil {
 		o.History = visibility.Answers{Visibility: a.roles.visibility}

@@ -48,8 +48,8 @@ func addEvents(q *request) (answer, error) {
 	return out.answer(), nil
 }
 
-// eventHeader returns the headers of an event, with names as on NATS. All other headers of a
-// request are about the request, and some are secret.
+// eventHeader returns the headers of an event, with names as on NATS, and its trace context. All
+// other headers of a request are about the request, and some are secret.
 func eventHeader(h http.Header) map[string][]string {
 	event := map[string][]string{}
 	for name, values := range h {
@@ -58,7 +58,7 @@ func eventHeader(h http.Header) map[string][]string {
 			event[name] = values
 		}
 	}
-	return event
+	return withTrace(event, h)
 }
 
 // verdict is what became of one event of a batch: an added with its status, or a problem.
@@ -144,12 +144,13 @@ func (q *request) addAll(events []json.RawMessage) []verdict {
 	results := make([]verdict, len(events))
 	permits := make(chan struct{}, batchParallel)
 	var adding sync.WaitGroup
+	header := withTrace(nil, q.Header)
 	for i, event := range events {
 		permits <- struct{}{}
 		adding.Add(1)
 		// The event says by its media type that it is structured, so its members must be those of a
 		// CloudEvent.
-		q.ops.AddAsync(nil, event, func(reply schemas.AddReply, err error) {
+		q.ops.AddAsync(header, event, func(reply schemas.AddReply, err error) {
 			defer adding.Done()
 			if err != nil {
 				results[i].problem = problemOf(err)

@@ -106,7 +106,7 @@ func addTimer(q *request) (answer, error) {
 		name.ID, name.Source = d.text("id"), d.text("source")
 		body = d.event()
 	}
-	reply, err := q.ops.Add(q.Context(), header, body)
+	reply, err := q.ops.Add(q.Context(), withTrace(header, q.Header), body)
 	if err != nil {
 		return answer{}, addError(err, byKey != "" && name.ID == byKey)
 	}

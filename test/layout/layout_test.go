@@ -125,6 +125,7 @@ func TestImports(t *testing.T) {
 		{"internal/jet", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"internal/doctor", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/calendar", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
+		{"internal/tracing", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/jet", "cmd/"}},
 		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/client/publish", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
 		{"internal/client/worker", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/client/publish", "cmd/"}},
@@ -149,11 +150,12 @@ func TestImports(t *testing.T) {
 }
 
 // TestProgramIsSmall: the program has no plot library or fonts, because only belfry-bench draws,
-// and no jsm.go, which brings JSON schemas and an expression language (docs/adr/0011).
+// no jsm.go, which brings JSON schemas and an expression language (docs/adr/0011), and neither gRPC nor
+// the generated types of OpenTelemetry's protocol (docs/adr/0025).
 func TestProgramIsSmall(t *testing.T) {
 	t.Parallel()
 	for _, dep := range deps(t, "cmd/belfry") {
-		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "github.com/nats-io/jsm.go", "github.com/expr-lang/", "gopkg.in/yaml.v3", module + "/internal/bench/report"} {
+		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "github.com/nats-io/jsm.go", "github.com/expr-lang/", "gopkg.in/yaml.v3", "google.golang.org/grpc", "go.opentelemetry.io/proto", module + "/internal/bench/report"} {
 			if dep == not || strings.HasPrefix(dep, strings.TrimSuffix(not, "/")+"/") {
 				t.Errorf("cmd/belfry depends on %s", dep)
 			}
