@@ -22,7 +22,7 @@ const (
 	// exceed it by stepPage.
 	stepItems = 300
 	// stepPage is the number of items of one call of an operation.
-	stepPage = 100
+	stepPage = 50
 	// stepTime is the time after which a step begins no other call. With the time-out of an
 	// operation it must stay below the time-out of the HTTP server.
 	stepTime = 10 * time.Second
@@ -76,8 +76,10 @@ type jobPage struct {
 	Left   bool
 	Cursor string
 	Last   time.Time
-	// Problem is the error that has ended the step.
+	// Problem is the error that has ended the step. Again is true if the rest may succeed later; the
+	// browser then tries it by itself.
 	Problem string
+	Again   bool
 }
 
 // hiddenField is a field that a form sends again.
@@ -114,13 +116,14 @@ func (q *request) runJob(j *job) (view, error) {
 }
 
 // steps calls the step of a job until nothing is left, or the page has enough. Its error says that nothing was
-// done.
+// done. After an error the counts may lack the items of the last call, which some operations do not tell.
 func (q *request) steps(j *job, p *jobPage, cursor string) error {
 	begun, items := time.Now(), 0
 	for {
 		s, err := j.step(p.Asks, cursor)
 		if err != nil {
-			if p.Counts.Done+p.Counts.Refused+s.Done == 0 {
+			p.Again = schemas.CodeOf(err) == schemas.CodeUnavailable
+			if p.Asks || !p.Again && p.Counts.Done+p.Counts.Refused+s.Done == 0 {
 				return err
 			}
 			s.Refused, s.Reasons = 0, nil // the page is done again, with the items that stayed
