@@ -160,7 +160,7 @@ func testHistory(t *testing.T, b *browser) {
 	b.add(t, "in", "10m", "svc", "counted", "id", "counted-3")
 	b.add(t, "in", "10m", "svc", "counted", "id", "counted-4")
 	for _, one := range []struct{ path, want string }{
-		{"/timers?host=" + host, "counted-1"}, {"/timers?error=410&host=" + host, "counted-1"}, {"/services", "HTTP 410"}, {"/services/counted", "1 calls of"}, {"/now", "p50"}, {"/upcoming", "counted"},
+		{"/timers?host=" + host, "counted-1"}, {"/timers?error=410&host=" + host, "counted-1"}, {"/services", "HTTP 410"}, {"/services/counted", "1 call of"}, {"/now", "p50"}, {"/upcoming", "counted"},
 	} {
 		waittest.Until(t, one.path+" shows "+one.want, func() bool { return strings.Contains(b.get(t, one.path).body, one.want) }, func() string { return b.get(t, one.path).body })
 	}
@@ -178,9 +178,9 @@ func testService(t *testing.T, b *browser) {
 	b.add(t, "in", "10m", "svc", "called", "id", "called-2")
 	waittest.Until(t, "the page has the call", func() bool {
 		p := b.get(t, "/services/called")
-		return strings.Contains(p.body, "1 calls of") && strings.Contains(p.body, "<dd>1</dd>")
+		return strings.Contains(p.body, "1 call of") && strings.Contains(p.body, "<dd>1</dd>")
 	}, func() string { return b.get(t, "/services/called").body })
-	b.get(t, "/services/called?tenant=").want(t, 200, "The last call", target.URL+"/hook", "HTTP 410", "no such order", "100.0 % of them failed", "The slowest", "called-1", "1 failed")
+	b.get(t, "/services/called?tenant=").want(t, 200, "The last call", target.URL+"/hook", "HTTP status 410 (Gone) after", "no such order", "100.0 % failed", "The slowest", "called-1", "1 failed")
 	b.get(t, "/services").want(t, 200, `href="/services/called"`, "a minute", "100.0 %")
 	b.get(t, "/services/unknown").want(t, 404, "no timer of service")
 	b.get(t, "/services/called?tenant=acme").want(t, 404)

@@ -17,7 +17,7 @@
 //
 // # Sessions
 //
-// With tokens, a caller logs in with one. The session is in the memory of this node, bounded by
+// With tokens, a caller logs in with one, or at an OpenID Connect provider, which gives one; see oidc.go. The session is in the memory of this node, bounded by
 // maxSessions and sessionTime; the cookie has only a random name for it. Every request compares the
 // token again, so a token that was removed or has expired ends its sessions. A restart ends all.
 package console
