@@ -278,7 +278,7 @@ func BenchmarkWrite(b *testing.B) {
 	for i := range b.N * benchBatch {
 		c := timers.change(int(have) + i)
 		revision++
-		c.Revision, c.Record.State, c.Record.RunState.DoneMs, c.Record.FiredMs = revision, schemas.StatePending, 0, 0
+		c.Revision, c.Record.State, c.Record.DoneMs, c.Record.FiredMs = revision, schemas.StatePending, 0, 0
 		c.Record.Outcome, c.Record.Attempts = schemas.Outcome{}, nil
 		changes = append(changes, c)
 	}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -21,8 +23,8 @@ import (
 const (
 	// boundEnv is the number of timers that end in TestBound, 6,000 by default.
 	boundEnv = "BELFRY_VISIBILITY_ENDED"
-	// boundBytes is history-bytes in TestBound: so much that a default run exceeds it, or 64 MiB with boundEnv.
-	boundBytes, boundBytesLong = 3 << 19, 64 << 20
+	// boundBytes is history-bytes in TestBound: so much that a default run exceeds it, or 16 MiB with boundEnv.
+	boundBytes, boundBytesLong = 3 << 19, 16 << 20
 	// boundBatch is the number of timers that end at a time.
 	boundBatch = 1000
 )
@@ -105,7 +107,7 @@ func TestBound(t *testing.T) {
 		p := v.Progress()
 		largest = max(largest, p.Bytes)
 		if (i/boundBatch+1)%(max(count/boundBatch/lines, 1)) == 0 {
-			t.Logf("%8d ended after %4.0f s: %8d entries, file and log %4d MB, memory %s", i+boundBatch, time.Since(begun).Seconds(), p.Rows, p.Bytes>>20, residentMB())
+			t.Logf("%8d ended after %4.0f s: %8d entries, file %4d MB, log %4d MB, memory %s", i+boundBatch, time.Since(begun).Seconds(), p.Rows, sizeMB(folder, fileName), sizeMB(folder, fileName+"-wal"), residentMB())
 		}
 	}
 	waittest.UntilWithin(t, 4*waittest.Bound, "entries within history-bytes", func() bool {
@@ -123,6 +125,47 @@ func TestBound(t *testing.T) {
 	if most := 2*bound + maxLog; largest > most {
 		t.Errorf("the file and its log took %d bytes, want at most %d", largest, most)
 	}
+}
+
+// slowStore is a store that is always too large, and takes two seconds to remove pruneAtOnce entries.
+type slowStore struct {
+	Store
+	removed int
+}
+
+func (s *slowStore) Prune(context.Context, int64, int64) (removed int, more bool, err error) {
+	<-time.After(2 * writePace)
+	s.removed += pruneAtOnce
+	return pruneAtOnce, true, nil
+}
+
+// TestPrunesMoreThanItWrites: of a store that is too large, more entries are removed than were written since, however slow
+// it is; and no longer than writePace if none were.
+func TestPrunesMoreThanItWrites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, err := newMetrics(nil, func() Progress { return Progress{} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := &slowStore{}
+		f := &follower{o: &Options{NowMs: func() int64 { return base }, metrics: m}, store: st, grown: 5 * pruneAtOnce}
+		if err := f.prune(t.Context()); err != nil || st.removed != 6*pruneAtOnce {
+			t.Errorf("got %d entries removed and error %v, want %d", st.removed, err, 6*pruneAtOnce)
+		}
+		if err := f.prune(t.Context()); err != nil || st.removed != 7*pruneAtOnce {
+			t.Errorf("got %d entries removed and error %v, want %d", st.removed, err, 7*pruneAtOnce)
+		}
+	})
+}
+
+// sizeMB returns the size of a file in MB; 0 if it is missing.
+func sizeMB(folder, name string) int64 {
+	info, err := os.Stat(filepath.Join(folder, name))
+	if err != nil {
+		return 0
+	}
+	return info.Size() >> 20
 }
 
 // residentMB returns the resident memory of this process; "unknown" where the system does not say.

@@ -220,6 +220,8 @@ type follower struct {
 	busyUntil time.Time
 	// rate is the number of changes a second since the last batch.
 	rate float64
+	// grown is the number of changes written since entries were removed.
+	grown int
 }
 
 // errOther says that the store's rows are of other buckets.
@@ -435,6 +437,7 @@ func (f *follower) writeQueued(ctx context.Context) error {
 	if n := len(b.Changes); n > 100 {
 		f.rowCost = (3*f.rowCost + took/time.Duration(n)) / 4
 	}
+	f.grown += len(b.Changes)
 	f.o.metrics.written(len(b.Changes), arrived-len(b.Changes), took)
 	return nil
 }
@@ -477,17 +480,19 @@ func (f *follower) check(ctx context.Context) {
 	})
 }
 
-// prune removes old entries, for as long as maxDuty allows.
+// prune removes old entries for the time writePace, but of a store that is too large more than were written
+// since, so that it does not grow where writing is slow.
 func (f *follower) prune(ctx context.Context) error {
 	begun := time.Now()
-	for {
+	for total := 0; ; {
 		removed, more, err := f.store.Prune(ctx, f.o.keepAfter(), f.o.HistoryBytes)
 		if err != nil {
 			return err
 		}
 		f.o.metrics.removed(removed)
-		if !more || ctx.Err() != nil || time.Since(begun) > writePace {
-			f.pruned = time.Now()
+		total += removed
+		if !more || ctx.Err() != nil || total > f.grown && time.Since(begun) > writePace {
+			f.pruned, f.grown = time.Now(), 0
 			if more {
 				f.pruned = f.pruned.Add(writePace - f.o.prunePace()) // again soon
 			}
