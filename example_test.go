@@ -2,6 +2,7 @@ package belfry_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -279,6 +280,31 @@ func ExampleClient_List() {
 	}
 	fmt.Println(n, "timers are pending")
 	// Output: 3 timers are pending
+}
+
+// Export returns events that can be added to another cluster.
+func ExampleClient_Export() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	if _, err := c.Add(ctx, orderTimeout("moving"), belfry.After(time.Hour), belfry.WithGroup("moving")); err != nil {
+		log.Fatal(err)
+	}
+	q := belfry.ExportQuery{ListQuery: belfry.ListQuery{Group: "moving"}}
+	for {
+		page, err := c.Export(ctx, q)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, t := range page.Timers {
+			fmt.Println(t.State, json.Valid(t.Event)) // publish t.Event to timers.add of the other cluster
+		}
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			break
+		}
+	}
+	// Output: pending true
 }
 
 // A handler that gives up makes a dead letter. Replay calls it again.
