@@ -30,6 +30,9 @@ func (k *Core) readAhead() {
 		return
 	}
 	delay := k.backoff(k.ahead.fails)
+	if k.now-k.ProgressMs() > k.cfg.ScanBehindMs && k.ahead.page == 0 {
+		k.advanceWatermark() // the clock may have been set ahead since the last Step
+	}
 	if k.now-k.ProgressMs() > k.cfg.ScanBehindMs && k.ahead.loaded == k.watermark && k.ahead.page == 0 {
 		k.ahead.loading, k.ahead.horizon = true, through
 		k.do(ActScan{ThroughMs: k.cfg.Geometry.TickStart(through+1) - 1, Delay: delay})

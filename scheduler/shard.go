@@ -40,6 +40,9 @@ type shardState struct {
 	newer    atomic.Int64 // records of newer formats, for Status
 	waits    calendarWaits
 	damage   atomic.Pointer[damage]
+	// quietMs is the cluster's time, in Unix milliseconds, of the last turn of a term if nothing was
+	// in flight after it, otherwise 0.
+	quietMs atomic.Int64
 	// counted is the number of messages in the stream that the last inspection found.
 	counted atomic.Pointer[store.Expectation]
 }
@@ -61,11 +64,13 @@ type shard struct {
 	seen, end atomic.Uint64
 	// expect is the content of the stream according to the clock at the take-over.
 	expect atomic.Pointer[store.Expectation]
+	// wake ends a wait of the term.
+	wake chan struct{}
 }
 
 func newShard(n int, o *Options, m *metrics) *shard {
 	return &shard{
-		shardState: newShardState(n, m, o.Log), n: n, o: o,
+		shardState: newShardState(n, m, o.Log), n: n, o: o, wake: make(chan struct{}, 1),
 		cfg: TermConfig{
 			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Heartbeat: o.Heartbeat, Messages: o.Store.Messages, Calendars: o.Store.CalendarsNow, Limits: o.Store, Tracing: o.Tracing,
 			Core: CoreConfig{
@@ -99,7 +104,7 @@ var _ Host = (*termLoop)(nil)
 func (s *shard) own(ctx context.Context, lease *Lease, release <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &termLoop{
-		s: s, ctx: ctx, wake: make(chan struct{}, 1),
+		s: s, ctx: ctx, wake: s.wake,
 		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer), missing: make(chan int64, 1),
 	}
 	l.Term = newTerm(s.cfg, s.shardState, lease, l)

@@ -317,6 +317,7 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 		return 0, false
 	}
 	t.countLimited()
+	t.noteQuiet()
 	return t.sleep(), true
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/devclock"
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/store"
@@ -56,6 +57,10 @@ type App struct {
 	nc    *nats.Conn
 	store *store.Store
 	time  *clustertime.Service
+	// clock is what the roles take for the cluster's time: time, or moved on a development node.
+	clock clock
+	moved *devclock.Clock // nil on other nodes, and so is mover
+	mover *devclock.Mover
 	roles roles
 	node  string
 	// syncs is the server's sync setting as far as it is known; see store.Presence.
@@ -70,6 +75,8 @@ type App struct {
 	routing atomic.Pointer[router.Service]
 	// searching is roles.visibility once it runs.
 	searching atomic.Pointer[visibility.Visibility]
+	// moving is the mover of a development node once it runs.
+	moving atomic.Pointer[devclock.Mover]
 }
 
 // undo is one step of Stop, with the time that it may take.
@@ -107,6 +114,9 @@ func New(o Options) (*App, error) {
 		return nil, err
 	}
 	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level, provider: provider, verify: verifyWith(provider)}
+	if o.Development {
+		a.moved = devclock.New()
+	}
 	a.tokens.Store(a.o.tokens().WithVerify(a.verify))
 	a.warnReadable()
 	a.o.warnInsecure()
@@ -235,6 +245,9 @@ func (a *App) start(ctx context.Context) error {
 		return nil
 	})
 	if err := a.time.Ready(ctx); err != nil {
+		return err
+	}
+	if err := a.startClock(ctx); err != nil {
 		return err
 	}
 	if err := a.startStoreMetrics(); err != nil {

@@ -21,7 +21,7 @@ import (
 func (a *App) newHTTPAPI() (*httpapi.API, error) {
 	return httpapi.New(httpapi.Config{
 		Service: a.httpService, Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP),
-		Fired: a.fired, FiredAfter: a.firedAfter, FiredNewest: a.firedNewest, Status: a.status, Doctor: a.examine,
+		Fired: a.fired, FiredAfter: a.firedAfter, FiredNewest: a.firedNewest, Status: a.status, Doctor: a.examine, Clock: a.httpClock(),
 		MaxEvent: func() int { return a.store.MaxMessage() }, // asked once there is a service
 		Log:      a.component("http"), Registerer: a.reg,
 	})
@@ -38,7 +38,7 @@ func (a *App) newConsole() *console.Console {
 		Service:   func(id httpapi.Identity, revision uint64) (console.Operations, error) { return a.service(id, revision) },
 		Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP), API: a.api, Status: a.status, Doctor: a.examine,
 		History: a.history,
-		NowMs:   func() int64 { return a.time.LatestNs() / int64(time.Millisecond) }, // asked once there is a service
+		NowMs:   func() int64 { return a.clock.LatestNs() / int64(time.Millisecond) }, // asked once there is a service
 		Log:     a.component("console"),
 	})
 }

@@ -175,6 +175,11 @@ type Options struct {
 	// Tracing are the settings of traces; the zero value for none.
 	Tracing tracing.Config
 
+	// Development makes a node whose clock can be moved, with a store of its own kind; see package
+	// internal/devclock. It needs the embedded server. Frozen makes the clock stand still between
+	// moves.
+	Development, Frozen bool
+
 	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
 	Version string
 	// Commit is the revision that the program was built from. It is shown in metrics.
@@ -305,6 +310,9 @@ func (o *Options) validate() error {
 		return err
 	}
 	if err := o.validateAccess(); err != nil {
+		return err
+	}
+	if err := o.checkDevelopment(); err != nil {
 		return err
 	}
 	if err := o.checkTogether(); err != nil {

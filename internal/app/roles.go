@@ -40,6 +40,9 @@ func (a *App) component(name string) zerolog.Logger {
 func (a *App) storeConfig() store.Config {
 	c := a.o.StoreConfig()
 	c.Node, c.Level = a.node, a.level
+	if a.moved != nil {
+		c.Moved = a.moved.Map
+	}
 	return c
 }
 
@@ -56,6 +59,9 @@ func (o *Options) StoreConfig() store.Config {
 	if o.Shards > 0 {
 		c.Geometry = schemas.DefaultGeometry()
 		c.Geometry.Shards = o.Shards
+	}
+	if o.Development {
+		o.develop(&c)
 	}
 	return c
 }
@@ -143,7 +149,7 @@ func (o *Options) shared() map[string]string {
 }
 
 // nowMs returns the upper bound of the cluster's time, in Unix milliseconds.
-func (a *App) nowMs() int64 { return a.time.LatestNs() / int64(time.Millisecond) }
+func (a *App) nowMs() int64 { return a.clock.LatestNs() / int64(time.Millisecond) }
 
 // startRoles creates all roles before it starts any. It starts the router last, so that the
 // other roles already run when it accepts timers.
@@ -168,6 +174,9 @@ func (a *App) startRoles(ctx context.Context) error {
 		}
 	}
 	a.onStop("router and functions", drainBound, r.drain)
+	if err := a.startMover(); err != nil {
+		return err
+	}
 	if r.functions != nil {
 		a.calling.Store(r.functions)
 		if err := r.functions.Start(ctx); err != nil {
@@ -183,6 +192,7 @@ func (a *App) startRoles(ctx context.Context) error {
 			return err
 		}
 	}
+	a.moving.Store(a.mover)
 	// Flush, so that the server has every subscription before Start returns.
 	flush, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer after %s", connectTimeout))
 	defer cancel()
@@ -215,27 +225,31 @@ func (a *App) makeRoles() (err error) {
 		}
 		a.roles.nats, err = natsapi.New(natsapi.Options{
 			Service: a.roles.router, OpenInbox: a.store.OpenInbox, OpenTenantInbox: a.store.OpenTenantInbox, Conn: endpoint.On(a.nc), Inboxes: a.o.InboxPrefixes, Version: a.o.Version,
-			Log: a.component("router"), Registerer: a.reg,
+			Log: a.component("router"), Registerer: a.reg, Clock: a.natsClock(),
 		})
 	}
 	return err
 }
 
 func (a *App) schedulerOptions() scheduler.Options {
-	return scheduler.Options{
-		Store: a.store, Time: a.time, Node: a.node,
+	o := scheduler.Options{
+		Store: a.store, Time: a.clock, Node: a.node,
 		// This process has the folder's lock, so no other process with this name runs.
 		NodeExclusive: a.o.embedded() && a.o.Node == "",
 		Lease:         a.o.Lease, Heartbeat: a.o.Heartbeat, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
 		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
 		Tracing: a.tracer, Log: a.component("scheduler"), Registerer: a.reg,
 	}
+	if a.o.Development {
+		o.SweepDelay = developmentSweepDelay
+	}
+	return o
 }
 
 func (a *App) functionsOptions() functions.Options {
 	return functions.Options{
 		Node:  a.node,
-		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, SteadyFor: a.time.SteadyFor, Tracing: a.tracer, Log: a.component("functions"), Registerer: a.reg,
+		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, SteadyFor: a.clock.SteadyFor, ShortDelay: a.o.shortDelay(), Tracing: a.tracer, Log: a.component("functions"), Registerer: a.reg,
 		Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
 		StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
 		AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
@@ -244,7 +258,7 @@ func (a *App) functionsOptions() functions.Options {
 
 func (a *App) routerOptions() router.Options {
 	o := router.Options{
-		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
+		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
 		Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
 	}
 	if a.roles.visibility != nil {

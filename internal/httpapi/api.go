@@ -34,7 +34,7 @@ type Identity struct {
 	Payload bool
 }
 
-// Config configures an API. All fields but Loopback, Heartbeat, StreamWrite, Streams, Log and
+// Config configures an API. All fields but Loopback, Clock, Heartbeat, StreamWrite, Streams, Log and
 // Registerer are required.
 type Config struct {
 	// Service returns the operations for a caller. They change a timer only at revision, if it is
@@ -59,6 +59,8 @@ type Config struct {
 	// sees it.
 	Status func(context.Context) (*status.Status, error)
 	Doctor func(context.Context) ([]doctor.Finding, error)
+	// Clock is the movable clock of a development node; nil on other nodes.
+	Clock Clock
 	// Heartbeat is the interval of comments in a stream, and StreamWrite the time in which a client
 	// must take an event; 0 for the defaults.
 	Heartbeat, StreamWrite time.Duration

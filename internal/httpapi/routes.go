@@ -16,7 +16,7 @@ type route struct {
 }
 
 // routes are all operations. openapi.yaml describes each of them.
-var routes = slices.Concat(timerRoutes, scheduleRoutes, letterRoutes, bulkRoutes, sharedRoutes)
+var routes = slices.Concat(timerRoutes, scheduleRoutes, letterRoutes, bulkRoutes, sharedRoutes, clockRoutes)
 
 var timerRoutes = []route{
 	{"POST", "/v1/timers", token.ScopeWrite, fieldNames(), addTimer},

@@ -251,7 +251,7 @@ func TestScopes(t *testing.T) {
 	for _, route := range httpapi.Routes() {
 		method, path, _ := strings.Cut(route, " ")
 		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
-		shared := regexp.MustCompile("^/v1/(flows|calendars|status|doctor)").MatchString(path)
+		shared := regexp.MustCompile("^/v1/(flows|calendars|status|doctor|clock)").MatchString(path)
 		want := "write"
 		switch {
 		case path == "/v1/openapi.yaml":

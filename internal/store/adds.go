@@ -26,6 +26,8 @@ type Adds struct {
 	log       zerolog.Logger
 	fired     FiredReader
 	retention time.Duration // of the records of timers
+	// moved is Config.Moved.
+	moved func(time.Time) time.Time
 
 	oldest oldestAdd
 }

@@ -120,10 +120,14 @@ func (s *CalendarSet) sequence() uint64    { return s.Seq }
 func (s *CalendarSet) includes(seq uint64) { s.Seq = seq }
 
 // calendarBucket is bucket calendars in JetStream.
-type calendarBucket struct{ jet *jet.Client }
+type calendarBucket struct {
+	jet *jet.Client
+	// moved is Config.Moved.
+	moved func(time.Time) time.Time
+}
 
-func newCalendars(c *jet.Client, log zerolog.Logger) *Calendars {
-	return NewCalendars(calendarBucket{c}, CopyClock{Now: time.Now, Pause: pause.For}, log)
+func newCalendars(c *jet.Client, moved func(time.Time) time.Time, log zerolog.Logger) *Calendars {
+	return NewCalendars(calendarBucket{c, moved}, CopyClock{Now: time.Now, Pause: pause.For}, log)
 }
 
 // LastCalendar implements CalendarKeys.
@@ -135,7 +139,7 @@ func (b calendarBucket) LastCalendar(ctx context.Context) (uint64, error) {
 // EachCalendar implements CalendarKeys.
 func (b calendarBucket) EachCalendar(ctx context.Context, after uint64, fn func(CalendarKey)) error {
 	return b.jet.Scan(ctx, calendarsStream, jet.Range{AfterSeq: after}, func(m jet.Msg) (bool, error) {
-		fn(CalendarKey{Name: strings.TrimPrefix(m.Subject, calendarsPrefix), Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Value: m.Data, Removed: jet.HasOperation(&m)})
+		fn(CalendarKey{Name: strings.TrimPrefix(m.Subject, calendarsPrefix), Rev: m.Sequence, StoredMs: at(b.moved, m.Time).UnixMilli(), Value: m.Data, Removed: jet.HasOperation(&m)})
 		return true, nil
 	})
 }

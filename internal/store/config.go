@@ -68,6 +68,13 @@ type Config struct {
 	// 1 MiB. An event may have schemas.PayloadReserve bytes less.
 	MaxPayload int
 
+	// Development makes a development store, whose clock can be moved, or opens one. Open refuses
+	// a development store without it, and any other store with it.
+	Development bool
+	// Moved maps a time of the stream leader's clock to the moved time of a development store;
+	// nil in all others.
+	Moved func(time.Time) time.Time
+
 	// Level is the FormatLevel that this process reads; default NewestLevel. Tests set it
 	// to run as an older or newer build.
 	Level FormatLevel

@@ -23,6 +23,8 @@ type Letters struct {
 	log    zerolog.Logger
 	events *Events
 	counts *LetterCounts
+	// moved is Config.Moved.
+	moved func(time.Time) time.Time
 }
 
 func newLetters(c *jet.Client, log zerolog.Logger, events *Events, counts *LetterCounts) *Letters {
@@ -108,7 +110,7 @@ func (l *Letters) dead(ctx context.Context, q *DeadQuery) ([]*Letter, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := letterOf(msg)
+	m := l.letterOf(msg)
 	if IsLetterPart(m) || !q.Selects(m) || q.Service != "" && q.Service != schemas.ServiceOfSubject(m.Subject) {
 		return nil, nil
 	}
@@ -131,7 +133,7 @@ func (l *Letters) page(ctx context.Context, stream, filter string, after uint64,
 				return page, strconv.FormatUint(after, 10), nil
 			}
 			after = m.Sequence
-			letter := letterOf(m)
+			letter := l.letterOf(m)
 			if IsLetterPart(letter) || !want(letter) {
 				continue
 			}

@@ -46,6 +46,13 @@ func letterOf(m *jet.Msg) *Letter {
 	return &Letter{Subject: m.Subject, Sequence: m.Sequence, Stored: m.Time, Header: m.Header, Data: m.Data}
 }
 
+// letterOf is letterOf, in the moved time of a development store.
+func (l *Letters) letterOf(m *jet.Msg) *Letter {
+	letter := letterOf(m)
+	letter.Stored = at(l.moved, m.Time)
+	return letter
+}
+
 const (
 	// leastPart is the smallest size of a part in bytes, which bounds the number of parts.
 	// Every server that Belfry runs with stores it; see leastMessage.

@@ -20,6 +20,9 @@ const (
 	// layout2 allows records of schemas.RecordFormat2.
 	layout2      = 2
 	newestLayout = layout2
+	// layoutDevelopment is newestLayout in a development store; see Config.Development. Builds
+	// that know no development stores refuse it.
+	layoutDevelopment = 1000
 )
 
 // meta is the value of the key meta of bucket clock: the layout of the store.
@@ -143,7 +146,7 @@ func decodeMeta(b []byte) (meta, error) {
 	err := json.Unmarshal(b, &m)
 	switch {
 	case err != nil:
-	case m.Format > newestLayout:
+	case m.Format > newestLayout && m.Format != layoutDevelopment:
 		return meta{}, schemas.Errorf(schemas.CodeUnknownFormat, "the store has layout version %d; this version of belfry knows %d to %d: use the version that wrote it, or a newer one", m.Format, layout1, newestLayout)
 	case m.Format < layout1:
 		err = fmt.Errorf("it has format version %d", m.Format)

@@ -92,13 +92,14 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
 	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
-	calendars := newCalendars(c, log)
+	calendars := newCalendars(c, cfg.Moved, log)
 	s.Calendars = calendars
 	s.Flows = newFlows(c, s.CanLimit, s.CanKeyTenants, s.CanLimitAdds, s.CanLimitPending, s.CanLimitQuotas, log)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload, newTenantFired(c, s.background, cfg.TenantFired))
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
 	s.Adds = newAdds(c, log, s.Events, cfg.Retention)
+	s.Letters.moved, s.Adds.moved = cfg.Moved, cfg.Moved
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	m := &streamMaker{jet: c, log: log, configs: streamConfigs{cfg: &s.cfg, shrink: 1}}
 	if err := waitUntilReady(ctx, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {
@@ -171,6 +172,9 @@ func (s *Store) Retention() time.Duration { return s.cfg.Retention }
 // create makes every stream, bucket and key that is missing. It can be interrupted and
 // repeated, and other nodes may run it at the same time.
 func (s *Store) create(ctx context.Context, m *streamMaker) error {
+	if err := m.checkDevelopment(ctx); err != nil {
+		return err
+	}
 	m.removeProbe(ctx)
 	if err := m.ensureAll(ctx, m.configs.base()); err != nil {
 		return err

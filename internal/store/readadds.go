@@ -58,6 +58,8 @@ const (
 type AddReader struct {
 	r    *jet.Reader
 	last time.Time // when the last group was read
+	// moved is Config.Moved.
+	moved func(time.Time) time.Time
 }
 
 // door is one of the two consumers of TIMERS_ADD.
@@ -89,7 +91,7 @@ func (a *Adds) readAdds(ctx context.Context, from door, expiry time.Duration) (*
 	if err != nil {
 		return nil, err
 	}
-	return &AddReader{r: r}, nil
+	return &AddReader{r: r, moved: a.moved}, nil
 }
 
 // Next waits for adds and returns 1 to most of them, in the stream's order. After an error
@@ -106,18 +108,18 @@ func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 		pause.For(ctx, rest)
 	}
 	r.last = time.Now()
-	adds := []*Add{addOf(d)}
+	adds := []*Add{r.addOf(d)}
 	for len(adds) < most {
 		if d, err = r.r.TryNext(); err != nil || d == nil {
 			return adds, err
 		}
-		adds = append(adds, addOf(d))
+		adds = append(adds, r.addOf(d))
 	}
 	return adds, nil
 }
 
-func addOf(d *jet.Delivery) *Add {
-	return &Add{Header: d.Header, Data: d.Data, Seq: d.Sequence, Deliveries: d.Deliveries, Account: schemas.TenantAddAccount(d.Subject), Stored: d.Time, d: d}
+func (r *AddReader) addOf(d *jet.Delivery) *Add {
+	return &Add{Header: d.Header, Data: d.Data, Seq: d.Sequence, Deliveries: d.Deliveries, Account: schemas.TenantAddAccount(d.Subject), Stored: at(r.moved, d.Time), d: d}
 }
 
 // Rest ends the reader and returns the adds that have arrived. The server would redeliver
@@ -125,7 +127,7 @@ func addOf(d *jet.Delivery) *Add {
 func (r *AddReader) Rest() []*Add {
 	var adds []*Add
 	for _, d := range r.r.Drain() {
-		adds = append(adds, addOf(d))
+		adds = append(adds, r.addOf(d))
 	}
 	return adds
 }

@@ -246,7 +246,11 @@ func (m *streamMaker) geometry(ctx context.Context) (schemas.Geometry, error) {
 		if err := want.Validate(); err != nil {
 			return schemas.Geometry{}, err
 		}
-		if err := layout.create(ctx, meta{Format: m.configs.cfg.Level.layout(), Geometry: want}); err != nil {
+		format := m.configs.cfg.Level.layout()
+		if m.configs.cfg.Development {
+			format = layoutDevelopment
+		}
+		if err := layout.create(ctx, meta{Format: format, Geometry: want}); err != nil {
 			return schemas.Geometry{}, err
 		}
 		was, _, err = layout.read(ctx)
@@ -254,6 +258,9 @@ func (m *streamMaker) geometry(ctx context.Context) (schemas.Geometry, error) {
 			return schemas.Geometry{}, err
 		}
 	} else if err != nil {
+		return schemas.Geometry{}, err
+	}
+	if err := m.configs.cfg.fits(was); err != nil {
 		return schemas.Geometry{}, err
 	}
 	if m.configs.cfg.Geometry != (schemas.Geometry{}) && was.Geometry != m.configs.cfg.Geometry {

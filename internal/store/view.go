@@ -55,7 +55,7 @@ func (v *View) ReadTrimmed(ctx context.Context) ([]Trimmed, error) { return v.sh
 // ReadCalendars reads all calendars. A store of a version without calendars has none. Errors:
 // schemas.ErrUnavailable.
 func (v *View) ReadCalendars(ctx context.Context) (*CalendarSet, error) {
-	set, err := newCalendars(v.jet, v.log).RefreshCalendars(ctx)
+	set, err := newCalendars(v.jet, nil, v.log).RefreshCalendars(ctx)
 	if errors.Is(err, jet.ErrNoStream) {
 		return newCalendarSet(), nil
 	}

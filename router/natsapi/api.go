@@ -59,6 +59,9 @@ func (a *api) start() error {
 	// import of timers.api, or without a reply subject, which does not show where it comes from,
 	// is of the default tenant.
 	own := a.verbs(a.o.Service, false)
+	if a.o.Clock != nil {
+		own = append(own, a.clockVerbs(a.o.Clock)...)
+	}
 	team := byName(a.verbs(a.o.Service.In(router.Scope{}), false))
 	for _, v := range own {
 		if slices.Contains(ofHistory, v.name) && !a.o.Service.HasHistory() {
@@ -68,7 +71,7 @@ func (a *api) start() error {
 		name := strings.ReplaceAll(v.name, ".", "-")
 		imports := team[v.name]
 		err := svc.Add(name, schemas.SubjectAPIPrefix+v.name, map[string]string{"description": v.doc, "format": "application/json"}, func(r *endpoint.Request) {
-			if r.Reply == "" || imported(r.Reply) {
+			if imports != nil && (r.Reply == "" || imported(r.Reply)) {
 				imports(r)
 				return
 			}

@@ -36,6 +36,9 @@ type intake struct {
 	endRead, endPass context.CancelFunc
 	reader           sync.WaitGroup
 	groups           sync.WaitGroup
+	// seen is the last sequence that was delivered, and busy the number of groups under way.
+	seen atomic.Uint64
+	busy atomic.Int64
 }
 
 func newIntake(s adder) *intake {
@@ -110,6 +113,8 @@ func newGroup(in *intake, msgs []*store.Add) *group {
 		d.AddedMs = m.Stored.Add(time.Millisecond - 1).UnixMilli()
 	}
 	in.groups.Add(1)
+	in.busy.Add(1)
+	in.seen.Store(max(in.seen.Load(), msgs[len(msgs)-1].Seq))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.timer = time.AfterFunc(workingInterval, g.working)
@@ -151,5 +156,6 @@ func (g *group) end() {
 	g.mu.Lock()
 	g.timer.Stop()
 	g.mu.Unlock()
+	g.in.busy.Add(-1)
 	g.in.groups.Done()
 }

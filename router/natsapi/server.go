@@ -15,13 +15,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Options configure a Server. All but Inboxes, Version and Registerer are required.
+// Options configure a Server. All but Clock, Inboxes, Version and Registerer are required.
 type Options struct {
 	Service *router.Service
 	// OpenInbox opens timers.add; see store.Store.
 	OpenInbox func(context.Context) (*store.Inbox, error)
 	// OpenTenantInbox opens the adds of tenants; required if the Service has tenants.
 	OpenTenantInbox func(context.Context) (*store.Inbox, error)
+	// Clock is the movable clock of a development node; nil for none.
+	Clock Clock
 	// Conn is the connection to serve the API on.
 	Conn endpoint.Conn
 	// Inboxes lists prefixes of reply subjects in addition to _INBOX….
