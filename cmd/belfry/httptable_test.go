@@ -35,7 +35,7 @@ var commandRoutes = []struct{ command, routes, pages string }{
 	{"dead replay", "POST /v1/dead-letters/replay, POST /v1/bulk/replay", "POST /dead/replay, POST /timers/{timer}/replay"},
 	{"dead rm", "DELETE /v1/dead-letters/{sequence}, POST /v1/bulk/discard", "POST /dead/discard"},
 	{"rejected ls", "GET /v1/rejections", "GET /rejected"},
-	{"services", "GET /v1/services", "GET /services"},
+	{"services", "GET /v1/services", "GET /services, GET /services/{service}"},
 	{"order ls", "GET /v1/order-keys", "GET /orders"},
 	{"flow ls", "GET /v1/flows", "GET /limits"},
 	{"flow show", "GET /v1/flows/{key}", "GET /limits/key"},
@@ -44,6 +44,10 @@ var commandRoutes = []struct{ command, routes, pages string }{
 	{"flow pause", "POST /v1/flows/{key}/pause", "POST /limits/pause"},
 	{"flow resume", "POST /v1/flows/{key}/resume", "POST /limits/resume"},
 	{"flow reset", "POST /v1/flows/{key}/reset", "POST /limits/reset"},
+	{"clock show", "GET /v1/clock", "GET /timers"},
+	{"clock advance", "POST /v1/clock/advance", "POST /clock/advance"},
+	{"clock to", "POST /v1/clock/to", "POST /clock/advance"},
+	{"clock run-until-idle", "POST /v1/clock/run-until-idle", "POST /clock/run-until-idle"},
 	{"calendar ls", "GET /v1/calendars", "GET /calendars"},
 	{"calendar get", "GET /v1/calendars/{name}", "GET /calendars/{name}"},
 	{"calendar put", "PUT /v1/calendars/{name}", "POST /calendars/set"},
@@ -55,6 +59,7 @@ var commandRoutes = []struct{ command, routes, pages string }{
 // localCommands have no route, neither in the API nor in the console, for a reason.
 var localCommands = []struct{ commands, why string }{
 	{"serve", "it runs the node that serves the API and the console"},
+	{"dev", "it runs a node with a clock that can be moved"},
 	{"config check, config print", "they read the settings file, also where no node runs"},
 	{"token new", "it makes a secret, which must not pass through the node; its hash goes to the settings"},
 	{"token ls", "it reads the settings file"},

@@ -45,7 +45,7 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 			root.AddCommand(cmd)
 		}
 	}
-	in("node", c.serveCommand(), c.healthCommand(), c.statusCommand(), c.doctorCommand(), c.tzCommand(), c.repairCommand(), c.backupCommand(), c.restoreCommand(), c.configCommand(), c.tokenCommand(), c.benchCommand(), c.sizeCommand())
+	in("node", c.serveCommand(), c.devCommand(), c.clockCommand(), c.healthCommand(), c.statusCommand(), c.doctorCommand(), c.tzCommand(), c.repairCommand(), c.backupCommand(), c.restoreCommand(), c.configCommand(), c.tokenCommand(), c.benchCommand(), c.sizeCommand())
 	in("timers", c.addCommand(), c.previewCommand(), c.calendarCommand(), c.flowCommand(), c.orderCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.pauseCommand(), c.resumeCommand(), c.triggerCommand(), c.backfillCommand(), c.updateCommand(), c.runsCommand(), c.whyCommand(), c.lsCommand(), c.exportCommand(), c.importCommand(), c.applyCommand(), c.tailCommand(), c.listenCommand(), c.deadCommand(), c.rejectedCommand(), c.servicesCommand())
 	root.AddCommand(c.versionCommand(), exitCodesTopic())
 	root.SetHelpCommand(helpCommand(root))

@@ -39,6 +39,7 @@ func (a *App) newConsole() *console.Console {
 		Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP), API: a.api, Status: a.status, Doctor: a.examine,
 		History: a.history,
 		NowMs:   func() int64 { return a.clock.LatestNs() / int64(time.Millisecond) }, // asked once there is a service
+		Clock:   a.httpClock(),
 		Log:     a.component("console"),
 	})
 }

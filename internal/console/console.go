@@ -35,7 +35,7 @@ type Operations interface {
 	Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, error)
 }
 
-// Config configures a console. All fields but Loopback, Provider, Redirect and Log are required.
+// Config configures a console. All fields but Loopback, Provider, Redirect, Clock and Log are required.
 type Config struct {
 	// Service returns the operations for a caller. They change a timer only at revision, if it is
 	// not 0. An error has a schemas.Code.
@@ -58,6 +58,8 @@ type Config struct {
 	History func() visibility.Reader
 	// NowMs is the cluster's time, in Unix milliseconds.
 	NowMs func() int64
+	// Clock is the clock of a development node; nil on other nodes.
+	Clock httpapi.Clock
 	Log   zerolog.Logger
 }
 

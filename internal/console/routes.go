@@ -15,7 +15,7 @@ type route struct {
 }
 
 // routes are all pages and changes.
-var routes = slices.Concat(timerRoutes, scheduleRoutes, otherRoutes, groupRoutes, sharedRoutes)
+var routes = slices.Concat(timerRoutes, scheduleRoutes, otherRoutes, groupRoutes, sharedRoutes, clockRoutes)
 
 var timerRoutes = []route{
 	{"GET", "/{$}", token.ScopeRead, false, showHome},

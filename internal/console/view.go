@@ -41,6 +41,8 @@ var notices = map[string]string{
 	"triggered": "A run was asked for.", "backfilled": "The runs were asked for.", "updated": "The schedule is changed.",
 	"limited": "The limit is stored.", "unlimited": "The limit is deleted.", "stopped": "The calls are paused.", "released": "The calls go on.", "reset": "The calls may begin again.",
 	"dated": "The calendar is stored.", "undated": "The calendar is deleted.",
+	"moved-clock": "The clock has moved.", "moving-clock": "The clock has not come to its target yet: callbacks have no result.",
+	"endless-clock": "The clock has passed 1,000 due times, and timers are still ahead.",
 }
 
 // frame is what the layout of a page shows.
@@ -52,7 +54,9 @@ type frame struct {
 	Session      bool
 	Can          rights
 	Notice       string
-	Data         any
+	// Clock is that of a development node, otherwise nil.
+	Clock *schemas.ClockReply
+	Data  any
 }
 
 type navItem struct {
@@ -68,7 +72,7 @@ func parse() map[string]*template.Template {
 		"rfc": func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }, "plain": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
 		"zoned": zoned, "ms": formatMs, "asset": asset, "url": pathOf, "query": query,
 	}
-	layout := template.Must(template.New("layout").Funcs(funcs).ParseFS(files, "templates/layout.html"))
+	layout := template.Must(template.New("layout").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/clockbar.html"))
 	all := map[string]*template.Template{}
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
@@ -76,7 +80,7 @@ func parse() map[string]*template.Template {
 	}
 	for _, file := range names {
 		name := strings.TrimSuffix(path.Base(file), ".html")
-		if name != "layout" {
+		if name != "layout" && name != "clockbar" {
 			all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, file))
 		}
 	}
@@ -102,6 +106,9 @@ func (c *Console) answer(q *request, w http.ResponseWriter, v *view) {
 		return
 	}
 	f := frame{Page: v.name, Title: v.title, User: q.id.Name, Tenant: q.id.Tenant, Session: sessionName(q.Request) != "" && q.ops != nil, Can: q.can, Notice: notices[q.URL.Query().Get("done")], Data: v.data}
+	if !v.fragment {
+		f.Clock = q.showClock()
+	}
 	for _, n := range navigation {
 		if (f.Can.Write || n.scope == token.ScopeRead) && (f.Tenant == "" || !n.shared) {
 			f.Nav = append(f.Nav, navItem{n.Path, n.Text, q.URL.Path == n.Path})

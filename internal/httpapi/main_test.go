@@ -27,10 +27,18 @@ type node struct {
 
 func startNode(t *testing.T) *node {
 	t.Helper()
-	a, err := app.New(app.Options{
+	return startNodeWith(t, func(*app.Options) {})
+}
+
+// startNodeWith starts a node; change may set further options.
+func startNodeWith(t *testing.T, change func(*app.Options)) *node {
+	t.Helper()
+	o := app.Options{
 		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: "127.0.0.1:0", Profile: app.ProfileFast, Shards: 2,
 		AllowLoopback: true, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
-	})
+	}
+	change(&o)
+	a, err := app.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +66,7 @@ func TestAPI(t *testing.T) {
 			"revision": testRevision, "list": testList, "search": testSearch, "events": testEvents, "batch": testBatch, "sdk": testSDK, "guard": testGuard, "guide": testGuide,
 			"schedule": testSchedule, "update": testUpdate, "group": testGroup, "not modified": testNotModified, "dead": testDead, "rejected": testRejected, "order": testOrderKeys,
 			"flows": testFlows, "flow reset": testFlowReset, "calendars": testCalendars, "stream": testStream, "overview": testOverview,
-			"bulk": testBulk, "bulk dead": testBulkDead,
+			"clock": testClock, "bulk": testBulk, "bulk dead": testBulkDead,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -127,9 +127,10 @@ func TestImports(t *testing.T) {
 		{"internal/calendar", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"internal/tracing", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/jet", "cmd/"}},
 		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/devclock", []string{"router", "scheduler", "functions", "internal/app", "internal/httpapi", "cmd/"}},
 		{"internal/client/publish", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
 		{"internal/client/worker", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/client/publish", "cmd/"}},
-		{".", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
+		{".", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/devclock", "belfrytest", "cmd/"}},
 	}
 	for _, r := range rules {
 		t.Run(r.pkg, func(t *testing.T) {
