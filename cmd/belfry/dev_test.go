@@ -70,12 +70,12 @@ func TestDev(t *testing.T) {
 	if got := ok[clock](t, n, "clock", "to", "2030-03-28T02:29:59Z")[0]; got.Fired != 0 || got.Now != "2030-03-28T02:29:59Z" {
 		t.Errorf("got %+v a second before the due time", got)
 	}
-	n.client(t, "clock", "to", "2029-01-01T00:00:00Z").oneLine(t, exitUsage, "moves only forward")
+	n.client(t, "clock", "to", "2029-01-01T00:00:00Z").oneLine(t, exitRefused, "moves only forward")
 	if got := ok[clock](t, n, "clock", "run-until-idle")[0]; got.Fired != 1 || got.Pending != 0 {
 		t.Errorf("got %+v, want one event and none ahead", got)
 	}
 	ok[map[string]any](t, n, "add", "--every", "1h", "--svc", "orders", "--id", "s")
-	n.client(t, "clock", "run-until-idle", "--max", "3").oneLine(t, exitUsage, "schedules without an end", "3 events have fired")
+	n.client(t, "clock", "run-until-idle", "--max", "3").oneLine(t, exitRefused, "schedules without an end", "3 events have fired")
 	if r := n.client(t, "clock", "run-until-idle", "--until", "2030-03-28T12:00"); r.code != exitOK || !strings.Contains(r.out, "due times passed") {
 		t.Errorf("run-until-idle --until: %v", r)
 	}
