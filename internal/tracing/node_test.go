@@ -197,6 +197,7 @@ func TestTraces(t *testing.T) {
 		"attributes":{"traceparent":"`+client+`"},"callback":"`+strings.Replace(target.url, "//", "//user:urlsecret@", 1)+`/pathsecret?token=querysecret"}`)
 	overNATS := publish(t, nc, nats.Header{"ce-traceparent": {client}, "ce-timercallback": {"nats:orders.unpaid"}, "baggage": {"k=v"}}, "b")
 	alone := publish(t, nc, nats.Header{"ce-timercallback": {target.url}}, "c")
+	schedule := post(t, a, http.Header{"Traceparent": {client}}, `{"every":"1s","limit":"2","id":"e","source":"/shop","backoff":"10ms","callback":"nats:orders.unpaid"}`)
 	dark := publish(t, nc, nats.Header{"traceparent": {unsampled}, "ce-timercallback": {target.url}}, "d")
 
 	t.Run("http", func(t *testing.T) {
@@ -225,6 +226,9 @@ func TestTraces(t *testing.T) {
 	})
 	t.Run("nats", func(t *testing.T) {
 		m := waittest.Receive(t, "the request", requests)
+		for m.Header.Get("ce-id") != "b" {
+			m = waittest.Receive(t, "the request", requests)
+		}
 		r := awaitRun(t, c, overNATS, "request", 1)
 		if got := "00-" + hex.EncodeToString(r.add.TraceId) + "-" + hex.EncodeToString(r.add.ParentSpanId) + "-01"; got != client || r.add.Kind != tracepb.Span_SPAN_KIND_CONSUMER {
 			t.Errorf("the add has the parent %s and kind %s, want that of the event's attribute", got, r.add.Kind)
@@ -245,6 +249,23 @@ func TestTraces(t *testing.T) {
 		r.linked(t, parentOf(r.add))
 		if got := target.header("c", "Ce-Traceparent"); !slices.Equal(got, []string{"", ""}) {
 			t.Errorf("the callee got ce-traceparent %q, want none", got)
+		}
+	})
+	t.Run("schedule", func(t *testing.T) {
+		var fired, attempts []*tracepb.Span
+		waittest.Until(t, "two runs", func() bool {
+			fired, attempts = c.find("fire timer", schedule), c.find("request", schedule)
+			return len(fired) == 2 && len(attempts) == 2
+		}, func() string { return fmt.Sprint(fired, attempts) })
+		for i, s := range fired {
+			r := run{fire: s}
+			r.linked(t, client)
+			if number(s.Attributes, "belfry.run") != int64(i+1) || !bytes.Equal(attempts[i].ParentSpanId, s.SpanId) || !bytes.Equal(attempts[i].TraceId, s.TraceId) {
+				t.Errorf("run %d: got the firing %v and the attempt %v", i+1, s, attempts[i])
+			}
+		}
+		if bytes.Equal(fired[0].TraceId, fired[1].TraceId) {
+			t.Error("two runs are in the same trace")
 		}
 	})
 	t.Run("unsampled", func(t *testing.T) {
