@@ -112,7 +112,7 @@ func execute(t *testing.T, v *Visibility, statement string) {
 	}
 }
 
-// TestFullFile: while there is no room for the file, the index says so, answers from what it has and holds
+// TestFullFile: while there is no room for the file, the index says so, answers from its entries and holds
 // up nobody; when there is room again, it has everything.
 func TestFullFile(t *testing.T) {
 	t.Parallel()

@@ -91,8 +91,8 @@ func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
 	return s, nil
 }
 
-// damaged reports whether an error says that SQLite cannot use a file, or that what it read is nothing
-// that was written.
+// damaged reports whether an error says that SQLite cannot use a file, or that it has bytes that nobody
+// has written.
 func damaged(err error) bool {
 	if errors.Is(err, ErrDamagedFile) {
 		return true

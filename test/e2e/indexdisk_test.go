@@ -20,7 +20,7 @@ import (
 )
 
 // TestFullDiskOfIndex: while the disk of the search index is full, timers are added and fire, the node stays
-// ready and says that the index is not written, and searches answer from what it has. When there is room again, the
+// ready and says that the index is not written, and searches answer from its entries. When there is room again, the
 // same process writes the rest.
 func TestFullDiskOfIndex(t *testing.T) {
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestFullDiskOfIndex(t *testing.T) {
 		t.Errorf("got status %d, %s, error %v, want a node that is ready", status, body, err)
 	}
 	if got := found(); got < before || got >= before+during {
-		t.Errorf("a search found %d timers, want those that the index had", got)
+		t.Errorf("a search found %d timers, want the timers of the index", got)
 	}
 	if err := n.Free(); err != nil {
 		t.Fatal(err)
