@@ -135,7 +135,7 @@ func TestServiceInfo(t *testing.T) {
 	}
 	want := map[string]bool{}
 	for _, verb := range []string{
-		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list", "order.list", "service.list",
+		"add", "get", "cancel", "reschedule", "list", "export", "dead.list", "dead.replay", "rejected.list", "order.list", "service.list",
 		"bulk.cancel", "bulk.reschedule", "bulk.replay", "bulk.discard",
 		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
 		"calendar.put", "calendar.get", "calendar.list", "calendar.delete",
