@@ -58,8 +58,7 @@ type sender interface {
 }
 
 // queue is a bounded queue of ended spans, which one goroutine sends in batches. It is the only
-// sdktrace.SpanProcessor: the SDK's does not tell how many spans it drops, and waits for an export
-// that hangs.
+// sdktrace.SpanProcessor: the SDK's does not tell how many spans it drops.
 type queue struct {
 	c        Config
 	sender   sender
