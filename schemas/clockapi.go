@@ -5,9 +5,10 @@ import "time"
 // This file has the requests and answers of timers.api.clock, which only development nodes serve.
 
 const (
-	// DefaultClockSteps and MaxClockSteps bound ClockIdleRequest.Max.
+	// DefaultClockSteps is the default of ClockIdleRequest.Max.
 	DefaultClockSteps = 1000
-	MaxClockSteps     = 1_000_000
+	// MaxClockSteps is the greatest ClockIdleRequest.Max.
+	MaxClockSteps = 1_000_000
 	// MaxClockTimers bounds the timers in ClockReply.Waiting, and in ClockReply.Endless.
 	MaxClockTimers = 10
 )

@@ -127,25 +127,25 @@ func (c movableClock) mover() (*devclock.Mover, error) {
 
 // ClockGet implements httpapi.Clock.
 func (c movableClock) ClockGet(ctx context.Context, q struct{}) (schemas.ClockReply, error) {
-	return onMover(c, ctx, q, (*devclock.Mover).ClockGet)
+	return onMover(ctx, c, q, (*devclock.Mover).ClockGet)
 }
 
 // ClockAdvance implements httpapi.Clock.
 func (c movableClock) ClockAdvance(ctx context.Context, q schemas.ClockAdvanceRequest) (schemas.ClockReply, error) {
-	return onMover(c, ctx, q, (*devclock.Mover).ClockAdvance)
+	return onMover(ctx, c, q, (*devclock.Mover).ClockAdvance)
 }
 
 // ClockTo implements httpapi.Clock.
 func (c movableClock) ClockTo(ctx context.Context, q schemas.ClockToRequest) (schemas.ClockReply, error) {
-	return onMover(c, ctx, q, (*devclock.Mover).ClockTo)
+	return onMover(ctx, c, q, (*devclock.Mover).ClockTo)
 }
 
 // ClockRunUntilIdle implements httpapi.Clock.
 func (c movableClock) ClockRunUntilIdle(ctx context.Context, q schemas.ClockIdleRequest) (schemas.ClockReply, error) {
-	return onMover(c, ctx, q, (*devclock.Mover).ClockRunUntilIdle)
+	return onMover(ctx, c, q, (*devclock.Mover).ClockRunUntilIdle)
 }
 
-func onMover[Q any](c movableClock, ctx context.Context, q Q, f func(*devclock.Mover, context.Context, Q) (schemas.ClockReply, error)) (schemas.ClockReply, error) {
+func onMover[Q any](ctx context.Context, c movableClock, q Q, f func(*devclock.Mover, context.Context, Q) (schemas.ClockReply, error)) (schemas.ClockReply, error) {
 	m, err := c.mover()
 	if err != nil {
 		return schemas.ClockReply{}, err

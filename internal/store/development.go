@@ -120,6 +120,6 @@ func (s *Store) End(ctx context.Context, stream string) (last, messages uint64, 
 // Forget removes the record of a timer up to a revision, as its TTL does later. Errors:
 // schemas.ErrUnavailable.
 func (s *Store) Forget(ctx context.Context, id schemas.TimerID, rev uint64) error {
-	subject, stream := s.Shards.timerSubject(id)
+	subject, stream := s.timerSubject(id)
 	return s.jet.RemoveBelow(ctx, "forget timer", stream, subject, rev+1)
 }
