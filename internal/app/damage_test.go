@@ -12,6 +12,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -112,6 +113,11 @@ func TestSuspendedIsNotReady(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A shard that was never taken cannot become suspended.
+	waittest.Until(t, "the node owns both shards", func() bool {
+		shards := a.firing.Load().Status()
+		return len(shards) == 2 && !slices.ContainsFunc(shards, func(s scheduler.ShardStatus) bool { return s.State != scheduler.StateOwner })
+	})
 	limit(1)
 	awaitReady(t, a, func(code int, body string) bool {
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "shards 0, 1 are suspended")
