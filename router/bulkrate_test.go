@@ -56,7 +56,12 @@ func TestBulkReplayRate(t *testing.T) {
 		t.Errorf("the first is due at %s, want now", dues[0])
 	}
 	for i := range dues[1:] {
-		if d := dues[i+1].Sub(dues[i]); d < time.Hour-time.Millisecond || d > time.Hour+time.Millisecond {
+		// The first one is due when it is written, which is after the times were planned.
+		slack := time.Millisecond
+		if i == 0 {
+			slack = bound
+		}
+		if d := dues[i+1].Sub(dues[i]); d < time.Hour-slack || d > time.Hour+time.Millisecond {
 			t.Errorf("letter %d is due %s after the one before, want 1h", i+1, d)
 		}
 	}

@@ -354,6 +354,7 @@ func testTenantIsolation(f *tenants) {
 		"schedule.delete":   {one: one("")},
 		"reschedule":        {one: one(`,"after":"2h"`)},
 		"list":              {others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"group":"g"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
+		"export":            {one: one(""), others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"group":"g"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}, {`{"tenant":"acme"}`, refused, refused}}},
 		"search":            {others: []other{{`{}`, "", ""}, {`{"q":"s1"}`, "", ""}, {`{"q":"s*"}`, "", ""}, {`{"source":"/s","sort":"done"}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
 		"counts":            {others: []other{{`{}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
 		"dead.list":         {others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"timer":"` + byID("acme", "d1").Timer + `"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},

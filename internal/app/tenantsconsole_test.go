@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -16,6 +17,14 @@ func testTenantConsole(f *tenants) {
 	for user, tenant := range map[string]string{"acme": "acme", "globex": "globex", "plain": ""} {
 		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","svc":"console","id":"console-of-`+user+`","source":"/http"}`)
 		ids[user] = schemas.NewTenantTimerID(tenant, "/http", "console-of-"+user).String()
+	}
+	// The list of a service comes from the search index.
+	for user := range ids {
+		var text string
+		waittest.Until(f.t, "the search index has the timer of "+user, func() bool {
+			_, text = f.call(user, "GET", "/timers?service=console", "")
+			return strings.Contains(text, "console-of-"+user)
+		}, func() string { return text })
 	}
 	for victim, id := range ids {
 		for attacker := range ids {

@@ -23,7 +23,7 @@ func (o *Options) asksForToken() bool { return o.tokens() != nil || o.OIDC.Issue
 func (o *Options) newOIDC() (*oidc.Verifier, error) {
 	c := o.OIDC
 	if c.Issuer == "" {
-		if o.OIDCCA != "" || o.OIDCRedirect != "" || c.ClientID != "" || c.ClientSecret != "" || c.ClientScopes != nil || c.Audience != "" || c.NameClaim != "" || c.ScopesClaim != "" || c.Scopes != nil || c.TenantClaim != "" || c.Tenants != nil {
+		if o.OIDCCA != "" || o.OIDCRedirect != "" || c.ClientID != "" || c.ClientSecret != "" || len(c.ClientScopes) > 0 || c.Audience != "" || c.NameClaim != "" || c.ScopesClaim != "" || c.Scopes != nil || c.TenantClaim != "" || c.Tenants != nil {
 			return nil, badConfig("the settings oidc-… need oidc-issuer")
 		}
 		return nil, nil

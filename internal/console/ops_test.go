@@ -108,6 +108,7 @@ func testBulk(t *testing.T, b *browser) {
 	const n = 320 // more than a step
 	b.batch(t, "many", `,"timergroup":"many"`, n)
 	one := b.add(t, "in", "1h", "svc", "few", "id", "few-1").timer(t)
+	b.listed(t, "/timers?service=many", "many-")
 	b.get(t, "/timers?service=many").want(t, 200, "Reschedule the selected", "Cancel all that match", "Reschedule all that match")
 	b.get(t, "/timers?service=many&state=success").want(t, 200).without(t, "all that match")
 
@@ -148,11 +149,17 @@ func testBulk(t *testing.T, b *browser) {
 		}
 	}
 	steps("/timers/reschedule-all", "service", "many", "at", at)
-	b.get(t, "/timers?service=many").want(t, 200, "2033-12-24 18:00:00")
+	b.listed(t, "/timers?service=many", "2033-12-24 18:00:00")
 	b.post(t, "/timers/reschedule-all", form("service", "many", "at", at)).want(t, 200, "Reschedule 0 timers?")
 	steps("/timers/cancel-all", "group", "many")
 	b.post(t, "/timers/cancel-all", form("group", "many")).want(t, 200, "Cancel 0 timers?")
 	b.get(t, "/timers/"+one).want(t, 200, "pending")
+}
+
+// listed waits until a list, which comes from the search index, has a text.
+func (b *browser) listed(t *testing.T, path, text string) {
+	t.Helper()
+	waittest.Until(t, path+" has "+text, func() bool { return strings.Contains(b.get(t, path).body, text) }, func() string { return b.get(t, path).body })
 }
 
 // hidden returns the value of a hidden field; "" if the page has none.

@@ -59,6 +59,7 @@ func listTimers(q *request) (view, error) {
 		}
 		list.States = []schemas.State{state}
 	}
+	page.Bulk = page.Service+page.Group != "" && (page.State == "" || slices.Contains([]schemas.State{schemas.StatePending, schemas.StatePaused, schemas.StateRetrying}, list.States[0]))
 	if page.Service+page.Group+page.State != "" && q.listsByIndex(list.Cursor) {
 		return q.filterTimers(page, list)
 	}
@@ -70,7 +71,6 @@ func listTimers(q *request) (view, error) {
 		q.id.Conceal(&reply.Timers[i])
 	}
 	page.Timers, page.More = reply.Timers, q.more(reply.Cursor)
-	page.Bulk = page.Service+page.Group != "" && (page.State == "" || slices.Contains([]schemas.State{schemas.StatePending, schemas.StatePaused, schemas.StateRetrying}, list.States[0]))
 	return view{name: "timers", title: "Timers", data: page}, nil
 }
 

@@ -93,7 +93,7 @@ func (v *Verifier) client(doc *document, redirect string) *oauth2.Config {
 		style = oauth2.AuthStyleInHeader
 	}
 	scopes := v.c.ClientScopes
-	if scopes == nil {
+	if len(scopes) == 0 {
 		scopes = []string{gooidc.ScopeOpenID}
 	}
 	return &oauth2.Config{

@@ -117,9 +117,9 @@ func (c *Config) Check() error {
 		return errors.New("an audience is needed: without it a token that the provider has made for another program would be accepted")
 	case c.TenantClaim == "" && c.Tenants != nil:
 		return errors.New("tenants need a tenant claim")
-	case c.ClientID == "" && (c.ClientSecret != "" || c.ClientScopes != nil):
+	case c.ClientID == "" && (c.ClientSecret != "" || len(c.ClientScopes) > 0):
 		return errors.New("a client secret and client scopes need a client id")
-	case c.ClientScopes != nil && !slices.Contains(c.ClientScopes, gooidc.ScopeOpenID):
+	case len(c.ClientScopes) > 0 && !slices.Contains(c.ClientScopes, gooidc.ScopeOpenID):
 		return errors.New("the client scopes must include openid: without it the provider returns no ID token")
 	}
 	for role, scopes := range c.Scopes {
