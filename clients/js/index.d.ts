@@ -148,6 +148,7 @@ export interface Timer {
   /** With from: a time up to which the search index has every change. */
   as_of?: string;
   /** The last attempts, oldest first; lists leave them out. */
+  claim?: Claim;
   lastattempts?: Attempt[];
   outcome?: Outcome;
   /** The last operations on the timer, oldest first. */
@@ -200,6 +201,18 @@ export interface FlowWait {
   key: string;
   slot: string;
   deferrals?: number;
+}
+
+/** Who claimed a timer, and where its event is; only get with claim asks for it. */
+export interface Claim {
+  /** The term of the owner of its shard. */
+  epoch: number;
+  /** The owner, while its term lasts. */
+  node?: string;
+  /** The message id of the event. */
+  message: string;
+  /** The sequence of the event in TIMERS_FIRED, while the stream has it. */
+  sequence?: number;
 }
 
 /** The place of a timer with an ordering key. */
@@ -391,6 +404,8 @@ export interface DeadLetter {
   attempts: number;
   errorcode: string;
   errordata?: string;
+  /** The host of an HTTP callback. */
+  host?: string;
   /** The consumer of fired events that gave up; such a dead letter cannot be replayed. */
   consumer?: string;
 }
@@ -556,8 +571,8 @@ export class Client {
    */
   addBatch(timers: Iterable<NewTimer>, options?: CallOptions): Promise<Array<Added | BelfryError>>;
 
-  /** Returns a timer. It throws a NotFoundError if there is none, or if its record has expired. */
-  get(timer: TimerRef, options?: CallOptions): Promise<Timer>;
+  /** Returns a timer, with claim also who claimed it. It throws a NotFoundError if there is none, or if its record has expired. */
+  get(timer: TimerRef, options?: CallOptions & { claim?: boolean }): Promise<Timer>;
 
   /** Lists timers by their records, page after page. */
   list(query?: ListQuery, options?: CallOptions): AsyncGenerator<Timer, void, undefined>;

@@ -116,12 +116,12 @@ export class Client {
 
   /**
    * @param {TimerRef} timer
-   * @param {CallOptions} [options]
+   * @param {CallOptions & { claim?: boolean }} [options]
    * @returns {Promise<Timer>}
    */
-  async get(timer, options = {}) {
+  async get(timer, { claim, ...options } = {}) {
     const { path, query } = place(timer);
-    return this.request("GET", path, { ...options, query });
+    return this.request("GET", path, { ...options, query: claim ? { ...query, claim } : query });
   }
 
   /**

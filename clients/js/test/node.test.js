@@ -55,6 +55,7 @@ describe("a node", { skip: url === undefined && "BELFRY_URL names no node", conc
     assert.equal((await client.add(timer)).duplicate, true);
     const byName = await client.get({ source, id: "once" });
     assert.deepEqual(byName, await client.get(added.timer));
+    assert.equal((await client.get(added.timer, { claim: true })).timer, added.timer);
     assert.deepEqual([byName.service, byName.group, byName.maxattempts], ["js-add", "g", 3]);
     await assert.rejects(client.add({ ...timer, data: 2 }), (error) => error instanceof ConflictError && error.code === "conflict" && error.status === 409);
   });

@@ -182,10 +182,10 @@ class Client:
         answer = self._transport.once("POST", "/v1/events", body=body, headers={"Content-Type": "application/cloudevents-batch+json"})
         return cast(List[Dict[str, Any]], answer["results"])
 
-    def get(self, timer: t.TimerRef) -> t.Timer:
-        """Returns a timer. It raises a NotFoundError if there is none, or if its record has expired."""
+    def get(self, timer: t.TimerRef, *, claim: bool = False) -> t.Timer:
+        """Returns a timer, with claim also who claimed it. It raises a NotFoundError if there is none, or if its record has expired."""
         path, query = _place(timer)
-        return cast(t.Timer, self.request("GET", path, query=query))
+        return cast(t.Timer, self.request("GET", path, query={**query, "claim": True} if claim else query))
 
     def list(
         self,

@@ -238,6 +238,21 @@ class _TimerRequired(TypedDict):
     revision: int
 
 
+class _ClaimRequired(TypedDict):
+    epoch: int
+    message: str
+
+
+class Claim(_ClaimRequired, total=False):
+    """Who claimed a timer, and where its event is; only get with claim asks for it.
+
+    node is the owner of the shard while its term lasts. sequence is that of the event in TIMERS_FIRED while the stream has it.
+    """
+
+    node: str
+    sequence: int
+
+
 class Timer(_TimerRequired, _FromHistory, total=False):
     """A timer or schedule. With "from" the record has expired, and the answer is of the search index."""
 
@@ -250,6 +265,7 @@ class Timer(_TimerRequired, _FromHistory, total=False):
     until: str
     next: str
     as_of: str
+    claim: Claim
     lastattempts: List[Attempt]
     outcome: Outcome
     history: List[Operation]
@@ -353,6 +369,7 @@ class DeadLetter(_DeadLetterRequired, total=False):
     tenant: str
     scheduled: str
     errordata: str
+    host: str
     consumer: str
 
 

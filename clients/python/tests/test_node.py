@@ -47,6 +47,7 @@ class NodeTest(unittest.TestCase):
         self.assertTrue(client.add(**timer)["duplicate"])
         by_name = client.get({"source": SOURCE, "id": "once"})
         self.assertEqual(by_name, client.get(added["timer"]))
+        self.assertEqual(client.get(added["timer"], claim=True)["timer"], added["timer"])
         self.assertEqual((by_name["service"], by_name["group"], by_name["maxattempts"]), ("py-add", "g", 3))
         with self.assertRaises(belfry.ConflictError) as caught:
             client.add(**{**timer, "data": 2})
