@@ -299,6 +299,9 @@ func (l *listener) read(hdr nats.Header, key string, body []byte) callbackLine {
 	line.ID, line.Source, line.Type, line.Service = e.ID(), e.Source(), e.Type(), spec.Service
 	line.Run, line.Attempt, line.Scheduled = fired.Run, fired.Attempt, schemas.FormatTime(fired.ScheduledMs)
 	line.LatenessMs = line.At.UnixMilli() - fired.ScheduledMs
+	if ahead := fired.FiredMs - line.At.UnixMilli(); ahead > 1000 { // the clock of "belfry dev" was moved
+		line.LatenessMs = fired.FiredMs - fired.ScheduledMs
+	}
 	if !l.payload {
 		return line
 	}
