@@ -19,12 +19,15 @@ const (
 	countLimitedEvery = time.Second
 	// countLimitedRetry is the pause after a failed scan or publication.
 	countLimitedRetry = 2 * time.Second
+	// settleWithin is when the numbers of a scan are published although the tail has not come to the end of the
+	// scan: the newest record may have been removed meanwhile.
+	settleWithin = 30 * time.Second
 )
 
 // LimitStore has the node's copy of the limits, and keeps the numbers of pending timers.
 type LimitStore interface {
 	FlowsNow() (set *store.FlowSet, fresh bool)
-	EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) error
+	EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) (last uint64, err error)
 	PendingCount(ctx context.Context, shard int) (store.PendingCount, error)
 	PutPendingCount(ctx context.Context, c store.PendingCount) (uint64, error)
 }
@@ -46,8 +49,12 @@ type limitedCount struct {
 	// dirty is true if the numbers were not published since a change.
 	dirty      bool
 	publishing bool
-	fullLog    throttle.Log  // about shards with more timers than are counted
-	nextAt     time.Duration // earliest time of the next publication, on the monotonic clock
+	// unsettled is true until the tail has come to the end of the scan of tally, or settleBy, on the monotonic
+	// clock.
+	unsettled bool
+	settleBy  time.Duration
+	fullLog   throttle.Log  // about shards with more timers than are counted
+	nextAt    time.Duration // earliest time of the next publication, on the monotonic clock
 
 	mu      sync.Mutex
 	results []func() // of scans and publications, for the next turn
@@ -83,7 +90,11 @@ func (l *limitedCount) note(rec *store.Timer) {
 
 // due returns how long until the next publication; false if there is none.
 func (l *limitedCount) due(now time.Duration) (time.Duration, bool) {
-	return max(l.nextAt-now, 0), l.publishes()
+	at := l.nextAt
+	if l.unsettled {
+		at = max(at, l.settleBy)
+	}
+	return max(at-now, 0), l.publishes()
 }
 
 // publishes reports whether there is something to publish.
@@ -106,9 +117,18 @@ func (t *Term) countLimited() {
 	for _, result := range l.take() {
 		result()
 	}
-	if l.publishes() && t.host.Monotonic() >= l.nextAt {
+	if now := t.host.Monotonic(); l.publishes() && now >= l.nextAt && l.settled(t.core.tailSeen, now) {
 		t.publishLimited()
 	}
+}
+
+// settled reports whether the numbers may be published: see quota.Tally.Settled.
+func (l *limitedCount) settled(tail uint64, now time.Duration) bool {
+	if l.unsettled && l.tally != nil && !l.tally.Settled(tail) && now < l.settleBy {
+		return false
+	}
+	l.unsettled = false
+	return true
 }
 
 // mayWarn reports whether to log that not all timers are counted.
@@ -145,7 +165,7 @@ func (t *Term) scanLimited(tally *quota.Tally, set *store.FlowSet, delay time.Du
 		}
 		var found []quota.Timer
 		names := map[string]string{} // one copy of each name
-		err := t.cfg.Limits.EachPending(ctx, t.cfg.Shard, tally.Through(), func(timer quota.Timer) {
+		last, err := t.cfg.Limits.EachPending(ctx, t.cfg.Shard, tally.Through(), func(timer quota.Timer) {
 			if !set.LimitsPending(timer.Service) || len(found) >= quota.MaxTallied {
 				return
 			}
@@ -165,10 +185,11 @@ func (t *Term) scanLimited(tally *quota.Tally, set *store.FlowSet, delay time.Du
 		l.put(func() {
 			switch {
 			case l.next != tally: // the limits have changed meanwhile
-			case err != nil || !tally.Scanned(found):
+			case err != nil || !tally.Scanned(found, last):
 				l.again, l.next = true, nil
 			default:
 				l.tally, l.counted, l.next, l.dirty = tally, l.wanted, nil, true
+				l.unsettled, l.settleBy = true, t.host.Monotonic()+settleWithin
 			}
 		})
 		t.host.Wake()

@@ -21,6 +21,6 @@
 // until their number is published, so these may exceed the limit by what they admit in that time. A Count is
 // late, never wrong: when nothing changes any more, every Ledger has the exact number.
 //
-// A new owner begins with a scan. Until it has published, the Ledgers use the last Count of the
+// A new owner begins with a scan, and publishes when the tail has come to the end of the scan (Tally.Settled). Until it has published, the Ledgers use the last Count of the
 // previous owner, and their own adds since.
 package quota

@@ -191,7 +191,7 @@ func (w *world) own(s *shard) {
 		w.scan(s, o)
 		return
 	}
-	if w.step >= o.nextPublish {
+	if w.step >= o.nextPublish && o.tally.Settled(o.tail) {
 		o.nextPublish = w.step + publishEvery
 		s.before = s.published
 		s.published = quota.Count{Version: s.before.Version + 1, Epoch: o.epoch, Seq: o.tail, Services: o.tally.Services()}
@@ -208,7 +208,7 @@ func (w *world) scan(s *shard, o *owner) {
 			}
 		}
 		if next == nil || next.seq > o.tally.Through() {
-			if o.scanned = o.tally.Scanned(o.found); !o.scanned {
+			if o.scanned = o.tally.Scanned(o.found, s.newest()); !o.scanned {
 				w.t.Fatal("the scan did not end")
 			}
 			return
@@ -217,6 +217,14 @@ func (w *world) scan(s *shard, o *owner) {
 			o.found = append(o.found, next.Timer)
 		}
 	}
+}
+
+// newest returns the sequence of the newest record.
+func (s *shard) newest() (seq uint64) {
+	for _, r := range s.records {
+		seq = max(seq, r.seq)
+	}
+	return seq
 }
 
 func (w *world) run(steps int) {
@@ -336,6 +344,24 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestSettled: a timer whose record was replaced during a scan is not in the numbers before the tail has come to its new
+// revision, so they are not right before.
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	tally := quota.NewTally(func(string) bool { return true }, 10)
+	if tally.Settled(20) {
+		t.Error("settled before the end of the scan")
+	}
+	// The record was at 7. The scan has not found it, because it is at 15 now.
+	if !tally.Scanned(nil, 15) || tally.Settled(14) {
+		t.Error("settled before the tail has come to the end of the scan")
+	}
+	tally.Note(quota.Timer{Key: 1, Service: "a", Bytes: 5}, true)
+	if !tally.Settled(15) || tally.Services()["a"] != quota.OneTimer(false, 5) {
+		t.Errorf("got %v at the end of the scan, want the timer", tally.Services())
+	}
+}
+
 // TestOvershoot: two routers exceed a limit by at most what they admit while their numbers are on the way,
 // and admit nothing after that; what goes makes room again.
 func TestOvershoot(t *testing.T) {
@@ -452,7 +478,7 @@ func TestTally(t *testing.T) {
 	}
 	tally.Note(timer(2, "a"), true)
 	tally.Note(timer(3, "a"), false)
-	if !tally.Scanned([]quota.Timer{timer(2, "a"), timer(3, "a"), timer(4, "b")}) {
+	if !tally.Scanned([]quota.Timer{timer(2, "a"), timer(3, "a"), timer(4, "b")}, 12) {
 		t.Error("the scan did not end")
 	}
 	tally.Note(timer(2, "a"), true)

@@ -39,6 +39,8 @@ type Tally struct {
 	// touched has the records that Note has had during the scan; nil after the scan.
 	touched map[uint64]struct{}
 	through uint64
+	// last is the sequence of the newest record at the end of the scan.
+	last uint64
 }
 
 // use is what one timer uses, and the place of its service in Tally.services.
@@ -93,9 +95,10 @@ func (t *Tally) Note(timer Timer, waits bool) bool {
 	return t.set(timer, waits && counted) || counted
 }
 
-// Scanned ends the scan with the timers that it has found at sequences up to Through. It returns
-// false if too many records have changed meanwhile: then begin again with another Tally.
-func (t *Tally) Scanned(found []Timer) bool {
+// Scanned ends the scan with the timers that it has found at sequences up to Through. last is the sequence of the
+// newest record of the shard at the end of the scan. It returns false if too many records have changed meanwhile: then
+// begin again with another Tally.
+func (t *Tally) Scanned(found []Timer, last uint64) bool {
 	if len(t.touched) > maxTouched {
 		return false
 	}
@@ -104,9 +107,13 @@ func (t *Tally) Scanned(found []Timer) bool {
 			t.set(f, true)
 		}
 	}
-	t.touched = nil
+	t.touched, t.last = nil, last
 	return true
 }
+
+// Settled reports whether the numbers are those of the shard at seq, up to which Note has had all records. A record that
+// was replaced during the scan is not among the records of the scan. Note has it at its new sequence: so the first number is right once Note has come to the end of the scan.
+func (t *Tally) Settled(seq uint64) bool { return t.touched == nil && seq >= t.last }
 
 // set makes a timer count, or not. It reports whether that changed anything.
 func (t *Tally) set(timer Timer, waits bool) (changed bool) {

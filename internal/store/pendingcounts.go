@@ -206,11 +206,13 @@ func mostPending(services map[string]quota.Amount) (most, rest map[string]quota.
 }
 
 // EachPending reads the records of a shard once, in stream order, with the pauses of CountPending, and passes the waiting
-// timers (schemas.State.Waits) with a revision up to through to fn. Errors: schemas.ErrUnavailable.
-func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) error {
+// timers (schemas.State.Waits) with a revision up to through to fn. last is the revision of the newest record at the end, 0 for
+// none. Errors: schemas.ErrUnavailable.
+func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) (last uint64, err error) {
 	sh := &rd.shards.subjects[shard]
+	records := jet.Range{Filters: []string{sh.timer + "*"}}
 	n := 0
-	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
+	err = rd.jet.Scan(ctx, sh.stream, records, func(m jet.Msg) (bool, error) {
 		if n++; !pauseScan(ctx, n) {
 			return false, rd.jet.Error("count timers", ctx.Err())
 		}
@@ -222,6 +224,10 @@ func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn
 		}
 		return true, nil
 	})
+	if err != nil {
+		return 0, err
+	}
+	return rd.jet.LastOf(ctx, sh.stream, records)
 }
 
 // Use returns what a timer uses of the limits of its service.

@@ -73,6 +73,9 @@ func (e *endless) end(ctx context.Context, from, to int) {
 // written between two looks at its size, memory stays, and searches are answered while entries are removed. It logs
 // sizes and times.
 func TestBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out thousands of writes, which are slow under the race detector")
+	}
 	t.Parallel()
 	count, bound, lines, cadence := 6000, int64(boundBytes), 4, 100*time.Millisecond
 	if text := os.Getenv(boundEnv); text != "" {

@@ -11,8 +11,8 @@ import (
 
 // EachPending passes the waiting timers of a shard with a revision up to through to fn; see
 // store.Reader. Like a consumer it may read from a replica.
-func (c *Client) EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) error {
-	return c.scan(ctx, shard, 0, func(t store.Timer) (bool, error) {
+func (c *Client) EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) (last uint64, err error) {
+	err = c.scan(ctx, shard, 0, func(t store.Timer) (bool, error) {
 		if t.Rev > through {
 			return false, nil
 		}
@@ -21,6 +21,11 @@ func (c *Client) EachPending(ctx context.Context, shard int, through uint64, fn 
 		}
 		return true, nil
 	})
+	if err != nil {
+		return 0, err
+	}
+	st := c.s.shards[shard]
+	return c.newest(ctx, StreamShard(shard), func(m *message) bool { return m.isRecord() && !st.superseded(m, st.seq) })
 }
 
 func pendingKey(shard int) key { return key{subject: "pending." + strconv.Itoa(shard)} }
