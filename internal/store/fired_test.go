@@ -69,11 +69,14 @@ func TestFindFired(t *testing.T) {
 		last = seq
 	}
 	id := strconv.Itoa(store.FindFiredBatch+1) + ".1"
+	later := time.UnixMilli(storetest.NowMs(t, s)) // the first event is older
 	for _, c := range []struct {
 		service, id string
 		since       time.Time
 		want        uint64
-	}{{"a", id, begin, last}, {"a", "0.1", begin, last - store.FindFiredBatch - 1}, {"b", id, begin, 0}, {"a", "none.1", begin, 0}, {"a", id, begin.Add(time.Hour), 0}} {
+	}{{"a", id, begin, last}, {"a", "0.1", begin, last - store.FindFiredBatch - 1}, {"b", id, begin, 0}, {"a", "none.1", begin, 0}, {"a", "0.1", later, 0},
+		{"a", id, begin.Add(time.Hour), last}, // by the moved clock of a development store
+	} {
 		if got, err := s.FindFired(t.Context(), c.service, c.id, c.since); err != nil || got != c.want {
 			t.Errorf("FindFired(%s, %s, %s): got %d, %v, want %d", c.service, c.id, c.since, got, err, c.want)
 		}
