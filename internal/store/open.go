@@ -99,7 +99,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
 	s.Adds = newAdds(c, log, s.Events, cfg.Retention)
-	s.Letters.moved, s.Adds.moved = cfg.Moved, cfg.Moved
+	s.Letters.moved, s.Adds.moved, s.Events.moved = cfg.Moved, cfg.Moved, cfg.Moved
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	m := &streamMaker{jet: c, log: log, configs: streamConfigs{cfg: &s.cfg, shrink: 1}}
 	if err := waitUntilReady(ctx, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -32,6 +33,7 @@ type Events struct {
 	maxPayload int
 	// tenants copies the fired events of tenants; nil for none.
 	tenants *tenantFired
+	moved   func(time.Time) time.Time // see Config.Moved
 }
 
 func newEvents(c *jet.Client, feeds *FeedActivator, maxPayload int, tenants *tenantFired) *Events {
