@@ -120,23 +120,18 @@ func (f *feeds) take(id Identity, service string) (*feed, error) {
 
 // leave takes one stream from a feed. The last one ends it, and waits for that.
 func (f *feeds) leave(fd *feed) {
-	f.mu.Lock()
-	fd.streams--
-	last := fd.streams == 0
-	if last {
-		f.forget(fd)
-	}
-	f.mu.Unlock()
-	if last {
+	if f.last(fd) {
 		fd.cancel()
 		<-fd.ended
 	}
 }
 
-// forget makes the next stream begin another feed; the caller has locked f.mu.
-func (f *feeds) forget(fd *feed) {
-	if f.byKey[fd.key] != fd {
-		return
+// last takes one stream from a feed. It reports whether that was the last one: the next stream then begins another feed.
+func (f *feeds) last(fd *feed) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fd.streams--; fd.streams > 0 {
+		return false
 	}
 	delete(f.byKey, fd.key)
 	if fd.key.tenant != "" {
@@ -144,6 +139,7 @@ func (f *feeds) forget(fd *feed) {
 			delete(f.tenants, fd.key.tenant)
 		}
 	}
+	return true
 }
 
 // enterPage takes a permit to read and send a page, if there is one. The caller must leavePage.

@@ -224,8 +224,7 @@ func (s *stream) read() (l *store.Letter, news <-chan struct{}, pause bool) {
 		if len(s.page) > 0 {
 			l, s.page = s.page[0], s.page[1:]
 			if len(s.page) == 0 {
-				s.page = nil
-				feeds.leavePage(holderOf(s.q.id))
+				s.leavePage()
 			}
 			return l, nil, false
 		}
@@ -238,8 +237,7 @@ func (s *stream) read() (l *store.Letter, news <-chan struct{}, pause bool) {
 		}
 		whole, err := s.readPage()
 		if len(s.page) == 0 {
-			s.page = nil
-			feeds.leavePage(holderOf(s.q.id))
+			s.leavePage()
 			if err != nil {
 				s.q.api.o.Log.Debug().Err(err).Msg("older events of a stream cannot be read; trying again")
 				return nil, nil, true
@@ -249,6 +247,12 @@ func (s *stream) read() (l *store.Letter, news <-chan struct{}, pause bool) {
 			}
 		}
 	}
+}
+
+// leavePage drops the page, and returns its permit.
+func (s *stream) leavePage() {
+	s.page = nil
+	s.q.api.streams.feeds.leavePage(holderOf(s.q.id))
 }
 
 // readPage reads the events after s.at that TIMERS_FIRED has now. whole says that there are no more.
@@ -276,8 +280,7 @@ func (s *stream) may() bool {
 func (s *stream) end() {
 	open := s.q.api.streams
 	if len(s.page) > 0 {
-		s.page = nil
-		open.feeds.leavePage(holderOf(s.q.id))
+		s.leavePage()
 	}
 	open.feeds.leave(s.feed)
 	open.release(s.q.id.Tenant)
