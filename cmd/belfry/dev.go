@@ -66,14 +66,8 @@ func (c *cli) dev(ctx context.Context, f devFlags) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(o.Data)) }()
 	defer routeStdLog(o.Log)()
-	a, err := app.New(o)
-	if err != nil {
-		return err
-	}
-	if err := a.Start(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = nil // the user stopped the node while it started
-		}
+	a, err := startNode(ctx, o)
+	if a == nil {
 		return err
 	}
 	clock := "runs; belfry clock advance 30d"

@@ -58,16 +58,25 @@ traces; see docs/tracing.md.`,
 	return cmd
 }
 
-// serve runs the node until ctx ends.
-func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
+// startNode starts a node. The node is nil after an error, and without one if the user stopped it while it started.
+func startNode(ctx context.Context, o app.Options) (*app.App, error) {
 	a, err := app.New(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := a.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			err = nil // the user stopped the node while it started
+			err = nil
 		}
+		return nil, err
+	}
+	return a, nil
+}
+
+// serve runs the node until ctx ends.
+func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
+	a, err := startNode(ctx, o)
+	if a == nil {
 		return err
 	}
 	err = c.announce(a, o)
