@@ -64,7 +64,7 @@ var localCommands = []struct{ commands, why string }{
 	{"token new", "it makes a secret, which must not pass through the node; its hash goes to the settings"},
 	{"token ls", "it reads the settings file"},
 	{"backup, restore", "they read or write the whole store, to and from a file of the machine"},
-	{"repair", "it reads the whole store, and is for an operator who has the messages of the log at hand"},
+	{"repair", "it reads the whole store; the log of the node says when an operator needs it"},
 	{"export, import", "they read and send many timers with several requests; the lines of an export can be sent to `/v1/events`, up to 500 in a batch"},
 	{"apply", "it compares files with the schedules of a group, and changes them with several requests"},
 	{"listen", "it answers callbacks, as a target does"},

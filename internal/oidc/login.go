@@ -49,7 +49,7 @@ func newLogin() *login {
 // it where no other browser can reach it. Its fields are secret but for State.
 type Attempt struct {
 	// State names the login in the answer of the provider, and Nonce in its ID token. Verifier proves
-	// to the provider that who has the code has begun the login (PKCE, RFC 7636).
+	// to the provider that the code is redeemed by the node that began the login (PKCE, RFC 7636).
 	State, Nonce, Verifier string
 	// Redirect is the URL to which the provider sends the browser with its answer.
 	Redirect string

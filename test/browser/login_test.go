@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/internal/oidctest"
 )
 
-// TestProviderLogin: somebody who has followed a link to a page logs in at an OpenID Connect provider of
-// another site, is on that page, and logs out.
+// TestProviderLogin: a user follows a link to a page, logs in at an OpenID Connect provider of another site, comes
+// back to that page, and logs out.
 func TestProviderLogin(t *testing.T) {
 	t.Parallel()
 	needBrowser(t)
