@@ -105,7 +105,7 @@ func TestChaos(t *testing.T) {
 	stopCalendars()
 	invalid := stopOperations()
 	c.endSchedules(t, all, calendars, cl.passed)
-	c.replayAll(concludeBound)
+	c.replayAll(concludeBound + load)
 	c.allRejected(invalid)
 	report := judge(t, cl, c, rec, r.last)
 	shownEnough(t, &report.Schedules, clusterSchedules)

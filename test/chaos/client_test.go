@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -389,11 +390,15 @@ func (c *client) records(ctx context.Context) (int, error) {
 	}
 }
 
-// open lists the timers that have not ended, as the API reports them, and counts the adds
-// that wait for a router.
-func (c *client) open(ctx context.Context) (timers []schemas.TimerInfo, adds int, err error) {
+// open lists the timers that have not ended, or have ended in a state of ended, as the API reports them, and
+// counts the adds that wait for a router.
+func (c *client) open(ctx context.Context, ended ...schemas.State) (timers []schemas.TimerInfo, adds int, err error) {
+	states, err := json.Marshal(append(ended, schemas.StatePending, schemas.StateDelivered, schemas.StateRetrying))
+	if err != nil {
+		return nil, 0, err
+	}
 	for cursor := ""; ; {
-		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", []byte(fmt.Sprintf(`{"state":["pending","delivered","retrying"],"limit":500,"cursor":%q}`, cursor)))
+		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", fmt.Appendf(nil, `{"state":%s,"limit":500,"cursor":%q}`, states, cursor))
 		if err != nil {
 			return nil, 0, err
 		}

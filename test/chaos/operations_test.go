@@ -33,6 +33,10 @@ const (
 	invalidPause = 300 * time.Millisecond
 	// replayPause is the time between two searches for dead letters.
 	replayPause = 500 * time.Millisecond
+	// replayPage is the number of dead letters that one request replays.
+	replayPage = 50
+	// replayTimeout bounds one request.
+	replayTimeout = 5 * time.Second
 	// refusals is the number of permanent refusals for a timer with plan.refuse.
 	refusals = 2
 )
@@ -135,20 +139,49 @@ func (c *client) replays(ctx context.Context) {
 	}
 }
 
-// replayOnce replays all present dead letters and returns their number.
+// replayOnce replays all present dead letters, the first by its timer and the others by their sequences,
+// and returns their number.
 func (c *client) replayOnce(ctx context.Context) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	list, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
-	for dead, err := range c.belfry.DeadLetters(ctx, "") {
-		if err != nil {
-			return n, err
-		}
-		n++
-		if err := c.belfry.Replay(ctx, dead.Timer); err != nil && !errors.Is(err, belfry.ErrNotFound) {
-			return n, err
+	var timer schemas.TimerID
+	var rest []uint64
+	for dead, err := range c.belfry.DeadLetters(list, "") {
+		switch {
+		case err != nil:
+			return len(rest), err
+		case timer.IsZero():
+			timer = dead.Timer
+		default:
+			rest = append(rest, dead.Sequence)
 		}
 	}
-	return n, nil
+	if timer.IsZero() {
+		return 0, nil
+	}
+	one, cancel := context.WithTimeout(ctx, replayTimeout)
+	defer cancel()
+	if err := c.belfry.Replay(one, timer); err != nil && !errors.Is(err, belfry.ErrNotFound) {
+		return 1 + len(rest), err
+	}
+	for page := range slices.Chunk(rest, replayPage) {
+		if err := c.replayLetters(ctx, page); err != nil {
+			return 1 + len(rest), err
+		}
+	}
+	return 1 + len(rest), nil
+}
+
+// replayLetters replays dead letters in one request.
+func (c *client) replayLetters(ctx context.Context, sequences []uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
+	defer cancel()
+	for _, err := range c.belfry.BulkReplay(ctx, belfry.DeadQuery{Sequences: sequences}) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replayAll replays until no dead letter is left and every timer has ended. A timer that
@@ -156,36 +189,14 @@ func (c *client) replayOnce(ctx context.Context) (n int, err error) {
 func (c *client) replayAll(bound time.Duration) {
 	c.t.Helper()
 	eventually(c.t, bound, "every dead letter replayed", func(ctx context.Context) (bool, error) {
-		dead, err := c.replayOnce(ctx)
+		// A round of many letters may take longer than ctx permits.
+		dead, err := c.replayOnce(c.t.Context())
 		if err != nil || dead > 0 {
 			return false, err
 		}
-		failed, err := c.count(ctx, schemas.StateFail)
-		if err != nil {
-			return false, err
-		}
-		open, err := c.pending(ctx)
-		return failed == 0 && open == 0, err
+		open, adds, err := c.open(ctx, schemas.StateFail)
+		return len(open)+adds == 0, err
 	})
-}
-
-// count counts the timers of a state.
-func (c *client) count(ctx context.Context, state schemas.State) (int, error) {
-	n := 0
-	for cursor := ""; ; {
-		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", fmt.Appendf(nil, `{"state":[%q],"limit":500,"cursor":%q}`, state, cursor))
-		if err != nil {
-			return 0, err
-		}
-		var page schemas.ListReply
-		if err := decode(m, &page); err != nil {
-			return 0, err
-		}
-		n += len(page.Timers)
-		if cursor = page.Cursor; cursor == "" {
-			return n, nil
-		}
-	}
 }
 
 // invalid publishes invalid adds until ctx ends, and returns the IDs of the adds that JetStream
