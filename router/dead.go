@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -136,8 +137,35 @@ func (s *Service) DeadReplay(ctx context.Context, q schemas.ReplayRequest, from 
 				return reply, err
 			}
 		}
+		if one && s.diedAt(ctx, &dq) {
+			reply, err := s.replay(ctx, dq, one, by)
+			if reply.Replayed > 0 || schemas.CodeOf(err) != schemas.CodeNotFound {
+				return reply, err
+			}
+			dq.Since, dq.Until = time.Time{}, time.Time{}
+		}
 		return s.replay(ctx, dq, one, by)
 	})
+}
+
+// diedWithin bounds the time between a dead letter and the end of its timer by the record.
+const diedWithin = time.Minute
+
+// diedAt limits a query for the letters of a timer to the time at which the timer failed by its record, so that
+// the others need not be read. It returns false if there is no such time. The letter may still be outside of it:
+// after a crash between the letter and the record, for example.
+func (s *Service) diedAt(ctx context.Context, dq *store.DeadQuery) bool {
+	id := dq.TimerID
+	if dq.Run != 0 {
+		id = schemas.RunTimer(id, dq.Run)
+	}
+	t, err := s.o.Store.Get(ctx, id)
+	if err != nil || t.Record.State != schemas.StateFail || t.Record.DoneMs == 0 {
+		return false
+	}
+	done := schemas.TimeOf(t.Record.DoneMs)
+	dq.Since, dq.Until = done.Add(-diedWithin), done.Add(diedWithin)
+	return true
 }
 
 // replay replays the letters that a query selects: all of one timer, or one page of a

@@ -44,8 +44,9 @@ type DeadQuery struct {
 	Sequence uint64
 	// ErrorCode selects the letters with this reason (schemas.HeaderErrorCode).
 	ErrorCode string
-	// Until selects the letters that were stored before this time; the zero time selects all.
-	Until time.Time
+	// Since and Until select the letters that were stored at or after, and before, these times; the zero
+	// time selects all. With both, only the letters of this period are read.
+	Since, Until time.Time
 	// Cursor is DeadPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the letters of the page: 1 to MaxListLimit, or 0 for DefaultListLimit.
@@ -58,7 +59,7 @@ func (q *DeadQuery) Selects(m *Letter) bool {
 		return false
 	}
 	if q.Sequence != 0 && q.Sequence != m.Sequence || q.ErrorCode != "" && q.ErrorCode != m.Get(schemas.HeaderErrorCode) ||
-		!q.Until.IsZero() && !m.Stored.Before(q.Until) {
+		m.Stored.Before(q.Since) || !q.Until.IsZero() && !m.Stored.Before(q.Until) {
 		return false
 	}
 	if q.TimerID.IsZero() {
@@ -97,7 +98,14 @@ func (l *Letters) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 		one, err := l.dead(ctx, &q)
 		return DeadPage{Letters: one}, err
 	}
-	letters, cursor, err := l.page(ctx, schemas.StreamDead, filter, after, limit, q.Selects)
+	if !q.Since.IsZero() && q.Cursor == "" && l.moved == nil { // a moved time is not one of the stream
+		first, err := l.jet.Direct(ctx, schemas.StreamDead, jet.Get{NextFor: filter, StartTime: &q.Since, Batch: 1})
+		if err != nil || len(first.Msgs) == 0 {
+			return DeadPage{}, err
+		}
+		after = first.Msgs[0].Sequence - 1
+	}
+	letters, cursor, err := l.page(ctx, &pageQuery{stream: schemas.StreamDead, filter: filter, after: after, limit: limit, until: q.Until, want: q.Selects})
 	return DeadPage{letters, cursor}, err
 }
 
@@ -120,24 +128,42 @@ func (l *Letters) dead(ctx context.Context, q *DeadQuery) ([]*Letter, error) {
 	return []*Letter{m}, nil
 }
 
-// page reads a page of dead letters or rejected adds after a sequence. It returns the
-// opened letters that want accepts, and the cursor of the next page.
-func (l *Letters) page(ctx context.Context, stream, filter string, after uint64, limit int, want func(*Letter) bool) (page []*Letter, cursor string, err error) {
+// pageQuery selects a page of dead letters or rejected adds.
+type pageQuery struct {
+	stream, filter string
+	after          uint64 // the page begins after this sequence
+	limit          int
+	// until ends the list at a letter that was stored more than untilSlack later; the zero time does not.
+	until time.Time
+	want  func(*Letter) bool
+}
+
+// untilSlack is how much earlier than the letter before it a letter may be stored by its time, because
+// another server leads the stream.
+const untilSlack = time.Minute
+
+// page reads a page of dead letters or rejected adds. It returns the opened letters that q.want
+// accepts, and the cursor of the next page.
+func (l *Letters) page(ctx context.Context, q *pageQuery) (page []*Letter, cursor string, err error) {
+	after := q.after
 	for looked := 0; ; {
-		msgs, more, err := l.jet.Next(ctx, stream, filter, after, listBatch)
+		msgs, more, err := l.jet.Next(ctx, q.stream, q.filter, after, listBatch)
 		if err != nil {
 			return nil, "", err
 		}
 		for _, m := range msgs {
-			if len(page) == limit {
+			if len(page) == q.limit {
 				return page, strconv.FormatUint(after, 10), nil
 			}
 			after = m.Sequence
 			letter := l.letterOf(m)
-			if IsLetterPart(letter) || !want(letter) {
+			if !q.until.IsZero() && letter.Stored.After(q.until.Add(untilSlack)) {
+				return page, "", nil
+			}
+			if IsLetterPart(letter) || !q.want(letter) {
 				continue
 			}
-			if letter, err = l.open(ctx, stream, letter); err != nil {
+			if letter, err = l.open(ctx, q.stream, letter); err != nil {
 				return nil, "", err
 			}
 			page = append(page, letter)
@@ -182,7 +208,7 @@ func (l *Letters) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPa
 	if err != nil {
 		return RejectedPage{}, err
 	}
-	adds, cursor, err := l.page(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, q.selects)
+	adds, cursor, err := l.page(ctx, &pageQuery{stream: schemas.StreamRejected, filter: schemas.SubjectRejected, after: after, limit: limit, want: q.selects})
 	return RejectedPage{adds, cursor}, err
 }
 

@@ -373,6 +373,19 @@ func deadLetters(t *testing.T, s Store) {
 			t.Errorf("%+v: %d; want %d", c.q, n, c.want)
 		}
 	}
+	all := must[store.DeadPage](t)(s.DeadList(t.Context(), store.DeadQuery{})).Letters
+	since, until := all[10].Stored, all[20].Stored
+	for _, q := range []store.DeadQuery{{Since: since}, {Until: until}, {Since: since, Until: until, Limit: 3}, {Since: since, Service: "mail"}, {Since: all[29].Stored.Add(time.Millisecond)}} {
+		want := 0
+		for _, m := range all {
+			if q.Selects(m) && (q.Service == "" || m.Subject == schemas.SubjectDead(q.Service)) {
+				want++
+			}
+		}
+		if n := count(q); n != want {
+			t.Errorf("%+v: %d; want %d", q, n, want)
+		}
+	}
 	one := must[store.DeadPage](t)(s.DeadList(t.Context(), store.DeadQuery{TimerID: ID(3)})).Letters
 	if len(one) != 1 || one[0].Sequence != seqs[3] || string(one[0].Data) != ID(3).String()+".1.3.dead" || one[0].Subject != schemas.SubjectDead("orders") || one[0].Stored.IsZero() {
 		t.Fatalf("the list by timer id has %+v; want the letter with sequence %d", one, seqs[3])
