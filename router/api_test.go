@@ -204,7 +204,7 @@ func (f *fixture) dead(id string, attempt uint32, withRecord bool) schemas.Timer
 	}
 	rec := schemas.Record{
 		Definition: schemas.Definition{AddedMs: nowMs, Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type},
-		RunState:   schemas.RunState{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, FiredMs: nowMs},
+		RunState:   schemas.RunState{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, FiredMs: nowMs, DoneMs: nowMs},
 	}
 	if withRecord {
 		if res := f.store.Create(f.t.Context(), []store.Write{final(store.Write{ID: spec.Timer, Record: &rec})}); res[0].Err != nil {
