@@ -20,6 +20,7 @@ import (
 	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -334,9 +335,8 @@ func TestTidy(t *testing.T) {
 // TestManyServicesAtOnce: hanging services beyond maxWithoutWork do not keep others
 // waiting, and services that have finished use no goroutine.
 func TestManyServicesAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: this test creates hundreds of consumers")
-	}
+	testsize.NotShort(t, "this test creates hundreds of consumers")
+	testsize.NotRace(t, "this test creates hundreds of consumers")
 	r := newRig(t)
 	f := r.start(func(o *Options) { o.ServiceIdle, o.Total = time.Second, 4*maxWithoutWork })
 	release := make(chan struct{})

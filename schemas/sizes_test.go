@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -205,10 +206,8 @@ func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 func TestWhatIsAcceptedFits(t *testing.T) {
 	t.Parallel()
 	const maxMessage = 256 << 10
-	accepted, schedules, refused, seeds := 0, 0, 0, 3000
-	if testing.Short() {
-		seeds = 600
-	}
+	accepted, schedules, refused := 0, 0, 0
+	seeds := testsize.Choose(t, "seeds", 600, 3000, 3000)
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		hdr, data := randomSizes(r)

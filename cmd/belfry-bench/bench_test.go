@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/doctest"
 )
@@ -33,8 +34,8 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "belfry-bench")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	if err := buildtest.Program(binary, "github.com/belfryio/belfry/cmd/belfry-bench"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

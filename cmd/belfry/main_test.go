@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -46,8 +47,8 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "belfry")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	if err := buildtest.Program(binary, "github.com/belfryio/belfry/cmd/belfry"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

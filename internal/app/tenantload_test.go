@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -42,9 +43,8 @@ func TestTenantsUnderLoad(t *testing.T) {
 
 // TestTenantsUnderLoadCluster is TestTenantsUnderLoad with three servers.
 func TestTenantsUnderLoadCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out the load on three servers")
-	}
+	testsize.NotShort(t, "a load on three servers")
+	testsize.NotRace(t, "a load on three servers")
 	t.Parallel()
 	mode := confMode(t)
 	testTenantsUnderLoad(t, startTenants(t, mode, clusterURLs(natstest.Cluster3(t, mode.server)), 3))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // The oracle steps through real time minute by minute with Go's time package and applies the
@@ -274,7 +275,7 @@ func TestEveryChangeOfEveryZone(t *testing.T) {
 		switch {
 		case everything:
 			list = changes(loc.Location, 2005, 2047)
-		case testing.Short() && i%8 != 0: // the race detector makes this ten times slower
+		case (testing.Short() || testsize.Race) && i%8 != 0: // the race detector makes this ten times slower
 		default: // one year in the future, and a year that differs from zone to zone
 			year := 2005 + i*5%42
 			list = append(changes(loc.Location, 2028, 2029), changes(loc.Location, year, year+1)...)
@@ -317,7 +318,7 @@ func TestTablesAgreeWithGo(t *testing.T) {
 		}
 	}
 	for i, loc := range locations() {
-		if testing.Short() && i%8 != 0 {
+		if (testing.Short() || testsize.Race) && i%8 != 0 {
 			continue
 		}
 		s := mustNew(t, calendar.Spec{Cron: "0 */12 * * *", Zone: loc.name, DST: "gap=skip,overlap=both"})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/agenda"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // The simulation of holds runs several nodes that share the Hold of one key, in virtual time. The
@@ -268,11 +269,7 @@ func (s *holdSim) known(atNs int64, is func(Hold) bool) bool {
 // TestHoldSimulation runs seeds of the simulation of holds.
 func TestHoldSimulation(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(400)
-	if testing.Short() {
-		seeds = 60
-	}
-	for seed := range seeds {
+	for seed := range uint64(testsize.Choose(t, "seeds", 60, 400, 400)) {
 		s := newHoldSim(seed)
 		if err := s.run(); err != nil {
 			t.Fatalf("seed %d, circuit %d, %d events, %d nodes: %v", seed, s.circuit, s.events, len(s.nodes), err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/agenda"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // The simulation runs several nodes that share the State of one key, in virtual time. Their
@@ -502,11 +503,7 @@ func (s *simulation) begin(n *simNode, c *simCall, e *simEvent) {
 // TestSimulation runs seeds of the simulation.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(600)
-	if testing.Short() {
-		seeds = 60
-	}
-	for seed := range seeds {
+	for seed := range uint64(testsize.Choose(t, "seeds", 60, 600, 600)) {
 		s := newSimulation(seed)
 		if err := s.run(); err != nil {
 			t.Fatalf("seed %d, limit %+v, %d events, %d nodes, faults %t: %v", seed, s.bound, s.events, len(s.nodes), s.faulty, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/agenda"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -511,11 +512,7 @@ func (s *simulation) keep(c *simCall) {
 // TestSimulation runs seeds of the simulation.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(200)
-	if testing.Short() {
-		seeds = 100
-	}
-	for seed := range seeds {
+	for seed := range uint64(testsize.Choose(t, "seeds", 100, 200, 200)) {
 		s := newSimulation(seed)
 		if err := s.run(); err != nil {
 			t.Fatalf("seed %d, %d events, %d places, %d nodes, faults %t: %v", seed, len(s.events), s.most, len(s.nodes), s.faulty, err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -20,12 +21,9 @@ import (
 // the oracle after each step. BELFRY_RECURRENCE_SEEDS sets their number.
 func TestAgainstOracle(t *testing.T) {
 	t.Parallel()
-	seeds := 300
+	seeds := testsize.Choose(t, "seeds", 60, 300, 300)
 	if n, err := strconv.Atoi(os.Getenv("BELFRY_RECURRENCE_SEEDS")); err == nil {
 		seeds = n
-	}
-	if testing.Short() {
-		seeds = min(seeds, 60)
 	}
 	for seed := range seeds {
 		w := newWorld(t, rand.New(rand.NewPCG(uint64(seed), 1)), fmt.Sprintf("seed %d", seed))

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/mutate"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // maxPlantSeeds bounds the seeds within which the simulation must find every planted bug.
@@ -22,9 +23,8 @@ const maxPlantSeeds = 60
 // property that the bug threatens.
 func TestPlantedBugsAreFound(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short: this test runs many seeds; run it without -short")
-	}
+	testsize.NotShort(t, "many seeds")
+	testsize.NotRace(t, "one goroutine at a time runs")
 	threatens := map[Plant][]string{
 		PlantUnfenced:    {PropState, PropCancel, PropOnce, PropEarly},
 		PlantEarlyAck:    {PropKept},
@@ -208,8 +208,9 @@ func TestMutantsAreFound(t *testing.T) {
 	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0], quotaMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
-	} else if testing.Short() {
-		t.Skip("-short: this test builds the simulation again; run it without -short")
+	} else {
+		testsize.NotShort(t, "this test builds the simulation again")
+		testsize.NotRace(t, "this test builds the simulation again")
 	}
 	for _, m := range run {
 		t.Run(m.name, func(t *testing.T) {

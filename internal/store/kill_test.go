@@ -14,6 +14,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -202,9 +203,8 @@ func TestKilledNothingReturns(t *testing.T) {
 // their records expire. A timer whose final write was acknowledged never has another state
 // again, and an acknowledged timer is not lost.
 func TestKilledAnywhere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out the rounds of kills")
-	}
+	testsize.NotShort(t, "rounds of kills")
+	testsize.NotRace(t, "the server that is killed is another process")
 	t.Parallel()
 	for _, sync := range []bool{false, true} {
 		t.Run(map[bool]string{false: "fast", true: "safe"}[sync], func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // TestRecencyFilter: no add is recent until recencyAdds adds were stored. Then the adds after
@@ -43,9 +45,8 @@ func TestRecencyFilter(t *testing.T) {
 // have been stored longer than the retention ago.
 func TestRecencyFilterIsNeverWrong(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short: the model runs on one goroutine, so the race detector can find nothing; run it without -short")
-	}
+	testsize.NotShort(t, "a long simulation")
+	testsize.NotRace(t, "the model runs on one goroutine")
 	for seed := range uint64(4) {
 		q := &queue{rnd: rand.New(rand.NewPCG(seed, 1)), nowMs: 1, next: 1, f: &recencyFilter{keepMs: queueKeepMs}}
 		for q.next <= queueAdds || len(q.pending)+len(q.lost) > 0 {

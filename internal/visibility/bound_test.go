@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -73,9 +74,8 @@ func (e *endless) end(ctx context.Context, from, to int) {
 // written between two looks at its size, memory stays, and searches are answered while entries are removed. It logs
 // sizes and times.
 func TestBound(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out thousands of writes, which are slow under the race detector")
-	}
+	testsize.NotShort(t, "thousands of writes")
+	testsize.NotRace(t, "thousands of writes")
 	t.Parallel()
 	count, bound, lines, cadence := 6000, int64(boundBytes), 4, 100*time.Millisecond
 	if text := os.Getenv(boundEnv); text != "" {

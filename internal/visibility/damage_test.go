@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -52,9 +53,8 @@ func hasAll(t *testing.T, v *Visibility, n int) {
 // TestDamagedFile: a file that is cut off, and one with damaged pages, is deleted and built again from the
 // records.
 func TestDamagedFile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out thousands of writes, which are slow under the race detector")
-	}
+	testsize.NotShort(t, "thousands of writes")
+	testsize.NotRace(t, "thousands of writes")
 	t.Parallel()
 	const entries = 1500
 	for name, damage := range map[string]func([]byte) []byte{
@@ -118,9 +118,8 @@ func execute(t *testing.T, v *Visibility, statement string) {
 // TestFullFile: while there is no room for the file, the index says so, answers from its entries and holds
 // up nobody; when there is room again, it has everything.
 func TestFullFile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out thousands of writes, which are slow under the race detector")
-	}
+	testsize.NotShort(t, "thousands of writes")
+	testsize.NotRace(t, "thousands of writes")
 	t.Parallel()
 	b := newBuckets()
 	b.put(0, 10)

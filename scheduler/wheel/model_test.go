@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // model is the wheel as one would write it without a care for cost: a list that
@@ -161,10 +163,7 @@ func (x *world) check() {
 
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
-	seeds, steps := 400, 400
-	if testing.Short() {
-		seeds = 50
-	}
+	seeds, steps := testsize.Choose(t, "seeds", 50, 400, 400), 400
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(uint64(seed), 42))
 		x := newWorld(t, rng.Int64N(1<<rng.IntN(45)), 64)

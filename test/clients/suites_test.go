@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/test/proc"
 )
 
@@ -56,9 +57,7 @@ func TestPython(t *testing.T) {
 // startNode starts a node and returns the environment of its suite.
 func startNode(t *testing.T) []string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("a suite takes seconds")
-	}
+	testsize.NotShort(t, "a suite of another language")
 	n := proc.New(t, proc.Options{Config: config, Env: []string{"BELFRY_HTTP_TOKEN=" + token}})
 	n.Start()
 	n.Ready(t.Context())

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -50,8 +51,8 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	})
 
 	program := filepath.Join(t.TempDir(), "belfry")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/belfry").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := buildtest.Program(program, "github.com/belfryio/belfry/cmd/belfry"); err != nil {
+		t.Fatal(err)
 	}
 	run := func(args ...string) string {
 		t.Helper()

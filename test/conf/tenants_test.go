@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 )
@@ -19,8 +20,8 @@ func TestProgramWithTenants(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunProduction(t, "../../deploy/tenants/nats.conf", nil)
 	program := filepath.Join(t.TempDir(), "belfry")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/belfry").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := buildtest.Program(program, "github.com/belfryio/belfry/cmd/belfry"); err != nil {
+		t.Fatal(err)
 	}
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("belfry-pw\n"), 0o600); err != nil {

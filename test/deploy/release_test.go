@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/test/proc"
 )
 
@@ -55,9 +56,7 @@ func TestRelease(t *testing.T) {
 // variable that does not exist, or is a constant, would be ignored.
 func TestReleaseVersion(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short: this test builds the program once more")
-	}
+	testsize.NotShort(t, "this test builds the program once more")
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	flags := strings.NewReplacer("{{ .Version }}", "9.8.7", "{{ .FullCommit }}", commit).Replace(readRelease(t).Builds[0].LDFlags[0])
 	if regexp.MustCompile(`\{\{`).MatchString(flags) {

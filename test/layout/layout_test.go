@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 const module = "github.com/belfryio/belfry"
@@ -167,9 +169,7 @@ func TestProgramIsSmall(t *testing.T) {
 // TestReleaseIsSmall: the program without debugging information and symbols, as "task build"
 // builds it, has at most 42 MB.
 func TestReleaseIsSmall(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: this test builds the program")
-	}
+	testsize.NotShort(t, "this test builds the program")
 	t.Parallel()
 	const maxBytes = 42_000_000
 	program := filepath.Join(t.TempDir(), "belfry")

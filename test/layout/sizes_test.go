@@ -36,7 +36,7 @@ var wideTypes = map[string]string{
 var helperFolders = []string{
 	"test/", "internal/sim/", "internal/bench/", "cmd/belfry-bench/", "internal/calendar/compare/", "internal/store/storetest/",
 	"internal/natstest/", "internal/cputest/", "internal/logtest/", "internal/metrictest/", "internal/mutate/", "internal/waittest/",
-	"internal/zonetest/", "internal/tcptest/", "internal/certtest/", "internal/doctest/",
+	"internal/zonetest/", "internal/tcptest/", "internal/certtest/", "internal/doctest/", "internal/testsize/", "internal/buildtest/",
 }
 
 // TestSizes bounds the size of types. With -v it prints the tables of

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/mutate"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 const root = "../.."
@@ -198,8 +199,8 @@ func TestMutantsAreNoticed(t *testing.T) {
 	run := planted[:1]
 	if os.Getenv("BELFRY_MUTANTS") == "all" {
 		run = planted
-	} else if testing.Short() {
-		t.Skip("-short: this test builds a test binary")
+	} else {
+		testsize.NotShort(t, "this test builds a test binary")
 	}
 	abs, err := filepath.Abs(root)
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build unix
 
 // Package proc runs real programs for tests: belfry nodes (proc.go) and nats-server, alone or
-// as a cluster (servers.go). Each program is built once per test binary, runs on a temporary
+// as a cluster (servers.go). Each program is built once for all packages (buildtest), runs on a temporary
 // folder and free ports, and is killed by its process ID when the test ends, also when the
 // test runs out of time. A Link (link.go) is a network between them that can fail.
 package proc
@@ -13,12 +13,12 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/tcptest"
 )
@@ -79,9 +79,8 @@ func build(tb testing.TB, name, pkg string, args ...string) string {
 		}
 	}
 	path := filepath.Join(built, fmt.Sprintf("%s%d", name, len(done)))
-	args = append(append([]string{"build", "-o", path}, args...), pkg)
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		tb.Fatalf("go build: %v\n%s", err, out)
+	if err := buildtest.Program(path, pkg, args...); err != nil {
+		tb.Fatal(err)
 	}
 	done[key] = path
 	return path
