@@ -18,6 +18,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -57,6 +58,7 @@ func connect(t *testing.T) *belfry.Client {
 // connectURL starts a node and returns a client of it, and the URL of its server.
 func connectURL(t *testing.T) (c *belfry.Client, url string) {
 	t.Helper()
+	testsize.Brief(t, "a node for each test", "TestClient", "TestAsync", "TestScheduleOperations")
 	url, stop, err := serve(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -48,6 +49,7 @@ func newBareAs(t *testing.T, p *server.Permissions, options ...nats.Option) *bar
 // nil.
 func newBareOn(t *testing.T, srv *natstest.Server, admin *nats.Conn, options ...nats.Option) *bare {
 	t.Helper()
+	testsize.Brief(t, "a server for each test", "TestHandle", "TestHandleJSON", "TestHandlePanics")
 	b := &bare{t: t, srv: srv}
 	var err error
 	if b.c, err = belfry.Connect(t.Context(), srv.URL(), options...); err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/router/natsapi"
@@ -35,6 +36,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
+	waittest.Parallel("8")
 	goleak.VerifyTestMain(m)
 }
 
@@ -62,6 +64,7 @@ func setup(t *testing.T, cfg store.Config) *fixture {
 // newFixture prepares everything but the router.
 func newFixture(t *testing.T, cfg store.Config) *fixture {
 	t.Helper()
+	testsize.Brief(t, "a server for each test", "TestAPI", "TestRepeatedAdds", "TestBadInputStopsNothing", "TestAddSchedule", "TestTrigger")
 	srv := natstest.Run(t)
 	f := newFixtureOn(t, srv.Connect(), cfg)
 	f.srv = srv

@@ -19,13 +19,14 @@ import (
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
 func TestMain(m *testing.M) {
-	waittest.Parallel("4")
+	waittest.Parallel("6")
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
 }
 
@@ -54,6 +55,7 @@ func open(t *testing.T, nc *nats.Conn, name string, cfg store.Config) *store.Sto
 
 func start(t *testing.T, srv *natstest.Server, name string, cfg store.Config, change func(*scheduler.Options)) *node {
 	t.Helper()
+	testsize.Brief(t, "a server for each test", "TestFiresOnTime", "TestSchedules", "TestNodesShare")
 	n := &node{nc: srv.Connect(), reg: prometheus.NewRegistry()}
 	n.store = open(t, n.nc, name, cfg)
 	n.time = clustertime.NewService(func(ctx context.Context) (clustertime.Reading, error) {

@@ -25,12 +25,16 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
 // A start that is interrupted leaves nats-server creating or removing a stream.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
+func TestMain(m *testing.M) {
+	waittest.Parallel("4")
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
+}
 
 // bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
@@ -45,6 +49,7 @@ func options(t *testing.T) Options {
 
 func start(t *testing.T, o Options) *App {
 	t.Helper()
+	testsize.Brief(t, "a node for each test", "TestWholeLife", "TestSettingsReachTheParts")
 	a, err := New(o)
 	if err != nil {
 		t.Fatal(err)

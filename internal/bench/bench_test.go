@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -55,6 +56,7 @@ func config(t *testing.T) Config {
 
 func run(t *testing.T, name string, change func(*Config)) *Result {
 	t.Helper()
+	testsize.Brief(t, "a load", "TestAdd", "TestSteady")
 	w, err := Find(name)
 	if err != nil {
 		t.Fatal(err)

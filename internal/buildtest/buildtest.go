@@ -35,7 +35,7 @@ func Program(path, pkg string, args ...string) error {
 	if err := os.Chtimes(kept, now, now); err != nil { // used
 		return err
 	}
-	// go build replaces a file and does not write to it, so a link stays what it is.
+	// go build replaces the file and never writes to it, so the link keeps this program.
 	if os.Link(kept, path) == nil {
 		return nil
 	}

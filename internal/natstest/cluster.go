@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -20,9 +21,10 @@ type Cluster struct {
 }
 
 // Cluster3 starts three servers with routes between them and waits until they
-// have elected a leader, so that streams of three replicas can be made at once.
+// have elected a leader, so that streams of three replicas can be made at once. With -short it skips the test.
 func Cluster3(tb testing.TB, options ...Option) *Cluster {
 	tb.Helper()
+	testsize.NotShort(tb, "this test runs three servers")
 	c := &Cluster{tb: tb}
 	// The configuration of each server has the addresses of the others, so choose all
 	// ports before starting the first server.

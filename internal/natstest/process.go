@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // childEnv makes a re-executed test binary serve. Its value is port|sync|folder: the
@@ -75,9 +76,10 @@ func serveChild(env string) error {
 }
 
 // RunProcess starts a server in a child process: this very test binary, whose
-// TestMain must call MaybeServe. It is killed when the test ends.
+// TestMain must call MaybeServe. It is killed when the test ends. With -short RunProcess skips the test.
 func RunProcess(tb testing.TB, syncAlways bool) *Process {
 	tb.Helper()
+	testsize.NotShort(tb, "this test runs a server in a process of its own")
 	p := &Process{tb: tb, dir: tb.TempDir(), port: tcptest.FreePort(tb), syncAlways: syncAlways}
 	tb.Cleanup(p.Kill)
 	p.Start()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/certtest"
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // Production is a server that runs the repository's nats.conf.
@@ -59,6 +60,7 @@ func RunProduction(tb testing.TB, path string, edit func(conf string) string) *P
 // RunProduction, that of sys is "sys-pw".
 func RunProductionCluster(tb testing.TB, path string) *Cluster {
 	tb.Helper()
+	testsize.NotShort(tb, "this test runs three servers")
 	conf, err := os.ReadFile(path)
 	if err != nil {
 		tb.Fatal(err)

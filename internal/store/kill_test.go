@@ -212,7 +212,7 @@ func TestKilledAnywhere(t *testing.T) {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			l := &lives{killed: newKilled(t, sync), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[schemas.TimerID]schemas.State{}}
-			for round := range 4 {
+			for round := range testsize.Choose(t, "rounds", 1, 2, 4) {
 				l.killWhileWriting(500+l.rnd.IntN(1500), round%2 == 0)
 				l.check("after the kill while writing")
 				// Kill the server shortly before or after the last record expires.

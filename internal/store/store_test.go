@@ -9,10 +9,12 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Store {
 	t.Helper()
+	testsize.Brief(t, "a server for each test", "TestConformance", "TestOpenAgain", "TestGroupDuplicates")
 	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry}
 	for _, f := range change {
 		f(&cfg)

@@ -11,6 +11,8 @@ package testsize
 
 import (
 	"os"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -29,10 +31,10 @@ func Long(tb testing.TB, why string) {
 	}
 }
 
-// NotShort skips the test with -short. why says what makes it long: "it runs three nodes".
+// NotShort skips the test, unless it is a benchmark, with -short. why says what makes it long: "it runs three nodes".
 func NotShort(tb testing.TB, why string) {
 	tb.Helper()
-	if testing.Short() {
+	if _, benchmark := tb.(*testing.B); testing.Short() && !benchmark {
 		tb.Skipf("%s: go test runs it without -short", why)
 	}
 }
@@ -60,4 +62,14 @@ func Choose(tb testing.TB, unit string, least, usual, all int) int {
 		tb.Logf("%d %s of %d: %s=all go test runs all, without -short and -race", size, unit, all, Env)
 	}
 	return size
+}
+
+// Brief skips the test with -short unless it is one of the named tests. A fixture calls it, so that a brief run of a
+// package whose tests all need the fixture has some of them. why says what makes the others long.
+func Brief(tb testing.TB, why string, tests ...string) {
+	tb.Helper()
+	name, _, _ := strings.Cut(tb.Name(), "/")
+	if !slices.Contains(tests, name) {
+		NotShort(tb, why)
+	}
 }

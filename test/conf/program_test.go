@@ -17,6 +17,7 @@ import (
 	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -51,6 +52,7 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	})
 
 	program := filepath.Join(t.TempDir(), "belfry")
+	testsize.NotShort(t, "this test runs the program")
 	if err := buildtest.Program(program, "github.com/belfryio/belfry/cmd/belfry"); err != nil {
 		t.Fatal(err)
 	}

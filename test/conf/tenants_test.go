@@ -11,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -20,6 +21,7 @@ func TestProgramWithTenants(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunProduction(t, "../../deploy/tenants/nats.conf", nil)
 	program := filepath.Join(t.TempDir(), "belfry")
+	testsize.NotShort(t, "this test runs the program")
 	if err := buildtest.Program(program, "github.com/belfryio/belfry/cmd/belfry"); err != nil {
 		t.Fatal(err)
 	}

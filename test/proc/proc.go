@@ -21,6 +21,7 @@ import (
 	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 var (
@@ -43,7 +44,8 @@ func Run(m interface{ Run() int }) int {
 	return code
 }
 
-// Build builds belfry, once for each list of arguments of go build, and returns its path.
+// Build builds belfry, once for each list of arguments of go build, and returns its path. With -short it
+// skips the test.
 func Build(tb testing.TB, args ...string) string {
 	tb.Helper()
 	return build(tb, "belfry", "github.com/belfryio/belfry/cmd/belfry", args...)
@@ -66,6 +68,7 @@ func LevelEnv(level store.FormatLevel) []string {
 
 func build(tb testing.TB, name, pkg string, args ...string) string {
 	tb.Helper()
+	testsize.NotShort(tb, "this test runs programs")
 	mu.Lock()
 	defer mu.Unlock()
 	key := fmt.Sprint(pkg, args)
