@@ -11,9 +11,6 @@ import (
 // TestBenchQuick runs the whole short form and checks that it leaves no files.
 func TestBenchQuick(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes the better part of a minute")
-	}
 	dir := filepath.Join(t.TempDir(), "data")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -29,6 +31,7 @@ var binary string
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
+	waittest.Parallel("6")
 	os.Exit(testMain(m))
 }
 
@@ -40,6 +43,7 @@ func testMain(m *testing.M) int {
 			defer l.Close()
 		}
 	}
+	flag.Parse() // for -short
 	dir, err := os.MkdirTemp("", "belfry-cli-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,6 +51,9 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "belfry")
+	if testing.Short() || testsize.Race {
+		return m.Run() // command skips the tests that run the program
+	}
 	if err := buildtest.Program(binary, "github.com/belfryio/belfry/cmd/belfry"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -58,9 +65,11 @@ func testMain(m *testing.M) int {
 const bound = 60 * time.Second
 
 // command returns the program with a nearly empty environment, so that settings of the
-// developer have no effect.
+// developer have no effect. With -short and under the race detector it skips the test.
 func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
+	testsize.NotShort(t, "this test runs the program")
+	testsize.NotRace(t, "the race detector does not see the program, which is another process")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary, args...)
