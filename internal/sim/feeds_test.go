@@ -3,21 +3,22 @@ package sim
 import (
 	"os"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
-// feedSeeds is the number of seeds without BELFRY_SIM_SEEDS, and shortFeedSeeds that with -short;
-// see shortSeeds.
+// feedSeeds is the number of seeds without BELFRY_SIM_SEEDS, and shortFeedSeeds that with -short or the race
+// detector; see shortSeeds.
 const feedSeeds, shortFeedSeeds = 100, 10
 
 // TestFeeds simulates a feed that rests and wakes. BELFRY_SIM_SEEDS is the number of seeds.
 func TestFeeds(t *testing.T) {
 	t.Parallel()
-	n := uint64(feedSeeds)
-	if testing.Short() {
-		n = shortFeedSeeds
-	}
-	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
+	n := uint64(0)
+	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" && s != "later" {
 		n = number(t, s)
+	} else {
+		n = uint64(testsize.Choose(t, "seeds", shortFeedSeeds, feedSeeds, feedSeeds))
 	}
 	var sum FeedStats
 	for seed := uint64(1); seed <= n; seed++ {

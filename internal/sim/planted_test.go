@@ -201,8 +201,8 @@ var feedMutants = []mutant{
 	{"a wake makes a floor of its own", "internal/store/feedwaker.go", "w.keys.PutActive(ctx, f, st.Floor, st.Rev)", "w.keys.PutActive(ctx, f, need, st.Rev)", 300, "TestFeeds"},
 }
 
-// TestMutantsAreFound builds the simulation with each mutant and runs it. Without
-// BELFRY_SIM_MUTANTS=all it does so only for the first mutant.
+// TestMutantsAreFound builds the simulation with each mutant and runs it. Without BELFRY_SIM_MUTANTS=all it does so
+// only for the first mutant of each list, and without BELFRY_TESTS=all for the first of all.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
 	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0], quotaMutants[0]}
@@ -211,6 +211,7 @@ func TestMutantsAreFound(t *testing.T) {
 	} else {
 		testsize.NotShort(t, "this test builds the simulation again")
 		testsize.NotRace(t, "this test builds the simulation again")
+		run = run[:testsize.Choose(t, "mutants", 1, 1, len(run))]
 	}
 	for _, m := range run {
 		t.Run(m.name, func(t *testing.T) {

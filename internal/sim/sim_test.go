@@ -14,15 +14,17 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// defaultSeeds is the number of seeds without BELFRY_SIM_SEEDS.
-const defaultSeeds = 300
+// defaultSeeds is the number of seeds without BELFRY_SIM_SEEDS, allSeeds that with BELFRY_TESTS=all.
+const defaultSeeds, allSeeds = 60, 300
 
-// newerSeeds is the number of seeds of TestNewerRecords, damageSeeds of TestDamagedRecords,
-// flowSeeds of TestFlow, quotaSeeds of TestQuotas.
+// newerSeeds is the number of seeds of TestNewerRecords with BELFRY_TESTS=all, damageSeeds of TestDamagedRecords,
+// flowSeeds of TestFlow, quotaSeeds of TestQuotas. The default is a third of it.
 const (
 	newerSeeds  = 120
 	damageSeeds = 150
@@ -30,8 +32,8 @@ const (
 	quotaSeeds  = 60
 )
 
-// shortSeeds is the number of seeds of each test with -short, which is for the race detector: it
-// makes a run many times slower, and only one goroutine of a simulation runs at a time.
+// shortSeeds is the number of seeds of each test with -short and under the race detector, which makes
+// a run many times slower, while only one goroutine of a simulation runs at a time.
 const shortSeeds = 10
 
 // ofOtherTests lists the Stats that stay 0 in TestSeeds.
@@ -52,17 +54,19 @@ func TestSeeds(t *testing.T) {
 	// One by one counts the seeds until the first failure, so it leaves out the kept seeds.
 	oneByOne := os.Getenv("BELFRY_SIM_ONE_BY_ONE") != ""
 	var seeds []Config
-	if !oneByOne && !testing.Short() {
+	if !oneByOne && !testing.Short() && !testsize.Race {
 		// A seed was kept with the history that it had, which schedules change.
 		for _, s := range kept(t) {
 			seeds = append(seeds, Config{Seed: s}, Config{Seed: s, Schedules: true})
 		}
 	}
-	first, n := uint64(1), uint64(defaultSeeds)
-	if testing.Short() {
-		n = shortSeeds
-	}
-	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
+	first, n := uint64(1), uint64(0)
+	switch s := os.Getenv("BELFRY_SIM_SEEDS"); s {
+	case "later":
+		t.Skip("BELFRY_SIM_SEEDS=later: a later step runs this test with more seeds")
+	case "":
+		n = uint64(testsize.Choose(t, "seeds", shortSeeds, defaultSeeds, allSeeds))
+	default:
 		n = number(t, s)
 	}
 	if s := os.Getenv("BELFRY_SIM_FIRST"); s != "" {
@@ -106,7 +110,7 @@ func TestSeeds(t *testing.T) {
 		t.Errorf("%d of %d seeds failed", failed, len(seeds))
 	}
 	t.Logf("%d seeds in %s: %+v", len(seeds), time.Since(start).Round(time.Millisecond), sum)
-	if len(seeds) < defaultSeeds || oneByOne {
+	if n < allSeeds || oneByOne {
 		return
 	}
 	// A fault or an operation that never happens is not tested.
@@ -184,11 +188,10 @@ func runSeeds(t *testing.T, n uint64, cfg Config) (sum Stats, all bool) {
 		return sum, false
 	}
 	want := n
-	if testing.Short() {
-		n = min(n, shortSeeds)
-	}
-	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
+	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" && s != "later" {
 		n = number(t, s)
+	} else {
+		n = uint64(testsize.Choose(t, "seeds", min(shortSeeds, int(n)), int(n+2)/3, int(n)))
 	}
 	failed := 0
 	for cfg.Seed = 1; cfg.Seed <= n; cfg.Seed++ {
