@@ -16,6 +16,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -24,6 +25,7 @@ import (
 // TestKillNineIndex kills a node again and again while its search index is written. Each time the index
 // opens and follows on, and in the end it has what the records have.
 func TestKillNineIndex(t *testing.T) {
+	testsize.Long(t, "kills with a search index")
 	t.Parallel()
 	const batches, perBatch, kills = 20, 50, 3
 	sd := seed(t)

@@ -21,6 +21,7 @@ import (
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
@@ -133,6 +134,7 @@ func TestKillNine(t *testing.T) {
 // wake and come to rest. Nothing is lost, nothing fires twice, and finally every service
 // rests: no consumer is left.
 func TestKillNineWhileServicesRest(t *testing.T) {
+	testsize.Long(t, "kills while services rest")
 	t.Parallel()
 	const timers, services, kills = 1000, 60, 6
 	sz := size{timers: timers, kills: kills, adding: 9 * time.Second, retention: 10 * time.Minute}

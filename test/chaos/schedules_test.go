@@ -19,6 +19,7 @@ import (
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
@@ -548,6 +549,7 @@ func shownEnough(t *testing.T, r *check.ScheduleReport, schedules int) {
 // change meanwhile, and schedules follow them. Each deadline without a success has one overdue
 // event.
 func TestKillNineWhileSchedulesFire(t *testing.T) {
+	testsize.Long(t, "kills under several hundred schedules")
 	t.Parallel()
 	const count, kills, whole = 300, 8, 14 * time.Second
 	sd := seed(t)

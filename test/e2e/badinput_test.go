@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/metrictest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -218,10 +219,7 @@ func TestRandomInput(t *testing.T) {
 	a := node(t, nil)
 	c := connect(t, a.NATSURL())
 	rng := rand.New(rand.NewPCG(20, 26))
-	count := 3000
-	if testing.Short() {
-		count = 1000
-	}
+	count := testsize.Choose(t, "events", 300, 1000, 3000)
 	for n := range count {
 		m := structured(attrs{"id": fmt.Sprintf("random-%d", n), "timersvc": "random", "timerafter": "5ms", "timercallback": "nats:random.callback", "timermaxattempts": "1", "subject": "s"}, `{"a":[1,2,{"b":"c"}]}`)
 		if n%2 == 0 {

@@ -96,10 +96,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		{svc: "gone", callback: gone.url, state: schemas.StateFail, attempts: 1, code: 410, reason: "http_status"},
 		{svc: "nobody", callback: "nats:nobody.listens", extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "no_responders"},
 	}
-	each, goodCount := 40, 400
-	if testing.Short() {
-		each, goodCount = 10, 150
-	}
+	const each, goodCount = 40, 400
 	begin := time.Now().Add(2 * time.Second)
 	for _, x := range cases {
 		for n := range each {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
@@ -32,11 +33,9 @@ func decode[T any](t *testing.T, b []byte) T {
 // moment of its cancels to the outcome of the last one, so that a slow machine races,
 // too.
 func TestCancelRace(t *testing.T) { // not in parallel: it needs the milliseconds
-	const rounds, tries = 4, 10
+	const tries = 10
+	rounds := testsize.Choose(t, "rounds", 1, 2, 4)
 	r := &cancelRace{t: t, rate: 1000, size: 2500, rec: check.NewRecorder(nil)}
-	if testing.Short() {
-		r.rate, r.size = 250, 500
-	}
 	a := node(t, nil)
 	r.c = connect(t, a.NATSURL())
 	lead := 2 * time.Second

@@ -191,16 +191,33 @@ func TestWrongHostClock(t *testing.T) {
 			}
 			c := connect(t, server.URL())
 			http := newCallee(t, nil)
-			const count = 600 // due from before the jump until after it
+			const count = 600                  // due from before the jump until after it
+			earliest := map[string]time.Time{} // when each may fire, by this host's clock, which is the server's
 			every := time.Duration(max(shift[2], jump)+2) * time.Second / count
 			for k := range count {
-				a := attrs{"id": fmt.Sprint(k), "timersvc": "clock", "timerat": schemas.FormatTime(started.Add(700*time.Millisecond + time.Duration(k)*every).UnixMilli())}
+				due := started.Add(700*time.Millisecond + time.Duration(k)*every).Truncate(time.Millisecond)
+				a := attrs{"id": fmt.Sprint(k), "timersvc": "clock"}
+				if k%2 == 0 {
+					a["timerat"] = schemas.FormatTime(due.UnixMilli())
+				} else { // counted from the stream's timestamp, or from the node's estimate of it
+					after := max(time.Until(due), 0).Truncate(time.Millisecond) + time.Millisecond
+					a["timerafter"], due = after.String(), time.Now().Add(after)
+				}
 				if k%20 == 0 {
 					a["timercallback"] = http.url
 				}
-				c.publish(structured(a, `{}`))
+				if m := structured(a, `{}`); k%4 < 2 {
+					c.publish(m)
+				} else {
+					m.Subject = schemas.SubjectAPIPrefix + "add"
+					var reply schemas.AddReply
+					if err := c.callMsg(m, &reply); err != nil {
+						t.Fatal(err)
+					}
+					due = reply.Due
+				}
+				earliest[a["id"]] = due
 			}
-			// Counted from the stream's timestamp, and from the node's estimate of it.
 			asked := time.Now()
 			c.publish(structured(attrs{"id": "after", "timersvc": "clock", "timerafter": "2s"}, `{}`))
 			api := structured(attrs{"id": "api", "timersvc": "clock", "timerafter": "2s"}, `{}`)
@@ -220,6 +237,9 @@ func TestWrongHostClock(t *testing.T) {
 					if d := e.at.Sub(asked); d < 2*time.Second || d > bound {
 						t.Errorf("%s fired %s after it was added, want 2s", e.id, d)
 					}
+				}
+				if min := earliest[e.id]; e.at.Before(min.Add(-time.Millisecond)) {
+					t.Errorf("%s fired at %s, before %s", e.id, e.at, min)
 				}
 				firedMs, err := schemas.ParseTime(fmt.Sprint(e.extensions[schemas.AttrFired]))
 				if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -33,6 +34,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
+	waittest.Parallel("6")
 	os.Exit(proc.Run(m))
 }
 
@@ -47,6 +49,7 @@ const lateBound = 30 * time.Second
 // is stopped when the test ends.
 func node(t *testing.T, change func(*app.Options)) *app.App {
 	t.Helper()
+	testsize.Brief(t, "a node for each test", "TestPlainPublish", "TestAddedAgain", "TestBadCalendars")
 	o := app.Options{
 		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, Profile: app.ProfileFast, Shards: 2,
 		AllowLoopback: true, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),

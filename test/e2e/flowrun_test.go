@@ -17,6 +17,7 @@ import (
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -97,7 +98,7 @@ func excess(times []time.Time, l flow.Limit) float64 {
 // BELFRY_FLOW_RUN is the number of events, for a long run such as 50000.
 func TestFlowRun(t *testing.T) {
 	t.Parallel()
-	events, slow := 2000, 48
+	events, slow := testsize.Choose(t, "events", 1000, 1000, 2000), 48
 	if text := os.Getenv("BELFRY_FLOW_RUN"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {

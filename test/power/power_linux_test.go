@@ -22,6 +22,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
@@ -35,17 +36,14 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	defaultRounds, shortRounds = 6, 3
-	controlRounds              = 2
+	defaultRounds, allRounds = 3, 6
+	controlRounds            = 2
 )
 
 func rounds(t *testing.T) int {
 	text := os.Getenv("BELFRY_POWER_ROUNDS")
 	if text == "" {
-		if testing.Short() {
-			return shortRounds
-		}
-		return defaultRounds
+		return testsize.Choose(t, "rounds", 1, defaultRounds, allRounds)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
