@@ -91,6 +91,22 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// TestUpgrade: a file of another schema is built again from the records.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	const entries = 50
+	folder := t.TempDir()
+	b := newBuckets()
+	b.put(0, entries)
+	v := followed(t, b, folder)
+	hasAll(t, v, entries)
+	execute(t, v, fmt.Sprintf("PRAGMA user_version = %d", schemaVersion-1))
+	execute(t, v, "DELETE FROM timers WHERE n <= 10")
+	v.Stop()
+	v = followed(t, b, folder)
+	hasAll(t, v, entries)
+}
+
 // TestReaderFindsDamage: the file is built again if only a search notices that it is damaged.
 func TestReaderFindsDamage(t *testing.T) {
 	t.Parallel()

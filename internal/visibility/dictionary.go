@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -68,8 +69,19 @@ type seriesState struct {
 	state  schemas.State
 }
 
+// maxStates is more than the number of every state.
+const maxStates = 16
+
+// tally is a number of entries, and how many of them have an error.
+type tally struct{ entries, failed int64 }
+
+func (t *tally) add(o tally) {
+	t.entries += o.entries
+	t.failed += o.failed
+}
+
 // dictionary has the numbers of series, errors and services, and how many entries each series has
-// in each state. The writer adds to it, readers use it. Numbers begin with 1.
+// in each state, and each error. The writer adds to it, readers use it. Numbers begin with 1.
 type dictionary struct {
 	mu       sync.RWMutex
 	series   []series // by number - 1
@@ -78,8 +90,10 @@ type dictionary struct {
 	seriesN  map[series]int64
 	errorN   map[string]int64
 	serviceN map[service]int64
-	totals   map[seriesState]int64
-	rows     int64
+	// totals has the entries of each series by state, and failed those of each error, both by number - 1.
+	totals [][maxStates]tally
+	failed []int64
+	rows   int64
 }
 
 // otherError is the text of the errors that exceed maxErrors. No key has it.
@@ -89,22 +103,23 @@ const otherError = "\x00"
 func (d *dictionary) load(ctx context.Context, db *sql.DB) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.series, d.errors, d.services, d.rows = nil, nil, nil, 0
-	d.seriesN, d.errorN, d.serviceN, d.totals = map[series]int64{}, map[string]int64{}, map[service]int64{}, map[seriesState]int64{}
+	d.series, d.errors, d.services, d.totals, d.failed, d.rows = nil, nil, nil, nil, nil, 0
+	d.seriesN, d.errorN, d.serviceN = map[series]int64{}, map[string]int64{}, map[service]int64{}
 	err := eachRow(ctx, db, "SELECT tenant, service, source, type, host FROM series ORDER BY n", func(scan func(...any) error) error {
 		var s series
 		err := scan(&s.tenant, &s.service, &s.source, &s.typ, &s.host)
-		d.series = append(d.series, s)
+		d.series, d.totals = append(d.series, s), append(d.totals, [maxStates]tally{})
 		d.seriesN[s] = int64(len(d.series))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = eachRow(ctx, db, "SELECT text FROM errors ORDER BY n", func(scan func(...any) error) error {
+	err = eachRow(ctx, db, "SELECT text, entries FROM errors ORDER BY n", func(scan func(...any) error) error {
 		var s string
-		err := scan(&s)
-		d.errors = append(d.errors, s)
+		var n int64
+		err := scan(&s, &n)
+		d.errors, d.failed = append(d.errors, s), append(d.failed, n)
 		d.errorN[s] = int64(len(d.errors))
 		return err
 	})
@@ -121,13 +136,18 @@ func (d *dictionary) load(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	return eachRow(ctx, db, "SELECT series, state, entries FROM totals", func(scan func(...any) error) error {
+	return eachRow(ctx, db, "SELECT series, state, entries, failed FROM totals", func(scan func(...any) error) error {
 		var k seriesState
-		var n int64
-		err := scan(&k.series, &k.state, &n)
-		d.totals[k] = n
-		d.rows += n
-		return err
+		var t tally
+		if err := scan(&k.series, &k.state, &t.entries, &t.failed); err != nil {
+			return err
+		}
+		if k.series < 1 || k.series > int64(len(d.totals)) || !k.state.Valid() {
+			return fmt.Errorf("%w: it counts entries of series %d in state %d", ErrDamagedFile, k.series, k.state)
+		}
+		d.totals[k.series-1][k.state] = t
+		d.rows += t.entries
+		return nil
 	})
 }
 
@@ -166,7 +186,7 @@ func (d *dictionary) seriesNumber(s series, do exec) (int64, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.series = append(d.series, s)
+	d.series, d.totals = append(d.series, s), append(d.totals, [maxStates]tally{})
 	n = int64(len(d.series))
 	d.seriesN[s] = n
 	return n, do("INSERT INTO series(n, tenant, service, source, type, host) VALUES(?, ?, ?, ?, ?, ?)", n, s.tenant, s.service, s.source, s.typ, s.host)
@@ -190,10 +210,10 @@ func (d *dictionary) errorNumber(text string, do exec) (int64, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.errors = append(d.errors, key)
+	d.errors, d.failed = append(d.errors, key), append(d.failed, 0)
 	n = int64(len(d.errors))
 	d.errorN[key] = n
-	return n, do("INSERT INTO errors(n, text) VALUES(?, ?)", n, key)
+	return n, do("INSERT INTO errors(n, text, entries) VALUES(?, ?, 0)", n, key)
 }
 
 // serviceNumber returns the number of a service, and stores a new one.
@@ -212,15 +232,23 @@ func (d *dictionary) serviceNumber(s service, do exec) (int64, error) {
 	return n, do("INSERT INTO services(n, tenant, service) VALUES(?, ?, ?)", n, s.tenant, s.service)
 }
 
-// add adds to the totals.
-func (d *dictionary) add(deltas map[seriesState]int64) {
+// serviceAt returns the service with a number.
+func (d *dictionary) serviceAt(number int64) service {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.services[number-1]
+}
+
+// add adds to the totals, and to the entries of errors.
+func (d *dictionary) add(totals map[seriesState]tally, failed map[int64]int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for k, n := range deltas {
-		d.totals[k] += n
-		if d.rows += n; d.totals[k] <= 0 {
-			delete(d.totals, k)
-		}
+	for k, t := range totals {
+		d.totals[k.series-1][k.state].add(t)
+		d.rows += t.entries
+	}
+	for number, n := range failed {
+		d.failed[number-1] += n
 	}
 }
 
@@ -239,43 +267,81 @@ func (s *series) matches(q *Query) bool {
 		same(q.Source, s.source) && same(q.Type, s.typ) && same(q.Host, s.host)
 }
 
-// selectSeries returns the numbers of the series with entries in one of the states that f selects,
-// with that state. ok is false if there are more than most.
-func (d *dictionary) selectSeries(states []schemas.State, most int, f func(*series) bool) (found []seriesState, ok bool) {
+// matchesText reports whether entries of a series may have a text as their source or type.
+func (s *series) matchesText(text string) bool {
+	return s.source == text || s.typ == text || s.source == ""
+}
+
+// selection are the series and states with entries that may match a query, by the numbers of the last
+// transaction.
+type selection struct {
+	// pairs are the series and states; incomplete if there are too many.
+	pairs []pair
+	over  bool
+	// entries are the entries of all series and states that may match, and all those of all series in these
+	// states.
+	entries, all int64
+}
+
+// pair is a series and a state, and their entries.
+type pair struct {
+	seriesState
+	tally
+}
+
+// choose returns the selection of the series that f selects, in some states, with at most most pairs.
+func (d *dictionary) choose(states []schemas.State, most int, f func(*series) bool) (sel selection) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for i := range d.series {
-		if !f(&d.series[i]) {
-			continue
-		}
+		selected := f(&d.series[i])
 		for _, st := range states {
-			k := seriesState{int64(i + 1), st}
-			if d.totals[k] <= 0 {
+			t := d.totals[i][st]
+			if t.entries <= 0 {
 				continue
 			}
-			if len(found) == most {
-				return nil, false
+			if sel.all += t.entries; !selected {
+				continue
 			}
-			found = append(found, k)
+			sel.entries += t.entries
+			if sel.over = sel.over || len(sel.pairs) == most; !sel.over {
+				sel.pairs = append(sel.pairs, pair{seriesState{int64(i + 1), st}, t})
+			}
 		}
 	}
-	return found, true
+	return sel
 }
 
 // selectErrors returns the numbers of the errors that contain a text, and of the entries that stand for
-// others. ok is false if there are more than most.
-func (d *dictionary) selectErrors(text string, most int) (found []int64, ok bool) {
+// others, with the number of their entries. ok is false if there are more than most.
+func (d *dictionary) selectErrors(text string, most int) (found []int64, entries int64, ok bool) {
 	key := errorKey(text)
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for i, e := range d.errors {
-		if e != otherError && !strings.Contains(e, key) {
+		if d.failed[i] <= 0 || e != otherError && !strings.Contains(e, key) {
 			continue
 		}
 		if len(found) == most {
+			return nil, 0, false
+		}
+		found, entries = append(found, int64(i+1)), entries+d.failed[i]
+	}
+	return found, entries, true
+}
+
+// servicesOf returns the numbers of the services that f selects, at most most; ok is false if there are more.
+func (d *dictionary) servicesOf(most int, f func(service) bool) (numbers []int64, ok bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for i, sv := range d.services {
+		if !f(sv) {
+			continue
+		}
+		if len(numbers) == most {
 			return nil, false
 		}
-		found = append(found, int64(i+1))
+		numbers = append(numbers, int64(i+1))
 	}
-	return found, true
+	return numbers, true
 }

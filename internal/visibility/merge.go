@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// minChunk and maxChunk bound the rows that are read from one source at a time.
-	minChunk, maxChunk = 8, 500
+	// minChunk and maxChunk bound the rows that are read from one source at a time, maxRowChunk those that an index
+	// does not cover.
+	minChunk, maxChunk, maxRowChunk = 8, 500, 200
 )
 
 // candidate is a row of a source. refused says that a filter has refused it.
@@ -37,6 +38,8 @@ type merge struct {
 	streams []*stream // a heap by their first rows
 	last    candidate
 	begun   bool
+	// work is what was read, see maxWork.
+	work int64
 }
 
 // merge begins to read the sources after a position.
@@ -90,7 +93,16 @@ func (m *merge) fill(st *stream) error {
 	}
 	query, args := m.p.statement(st.src, st.after)
 	st.read = make([]candidate, 0, st.chunk)
-	var row columns
+	most, each := maxChunk, int64(1)
+	covered := m.p.covered(st.src)
+	if !covered {
+		most, each = maxRowChunk, rowWork
+	}
+	var row rowColumns
+	columns := []any{nil, nil, nil, &row.state, &row.series, &row.error}
+	if !covered {
+		columns = append(columns, &row.event, &row.group, &row.recurs, &row.due, &row.done)
+	}
 	err := m.tx.each(query, append(args, st.chunk), func(scan func(...any) error) error {
 		var c candidate
 		if m.p.filter == nil {
@@ -98,7 +110,8 @@ func (m *merge) fill(st *stream) error {
 			st.read = append(st.read, c)
 			return err
 		}
-		err := scan(&c.event, &c.key, &c.n, &row.state, &row.series, &row.error, &row.event, &row.group, &row.recurs, &row.due, &row.done)
+		columns[0], columns[1], columns[2] = &c.event, &c.key, &c.n
+		err := scan(columns...)
 		c.refused = !m.p.filter.allows(&row)
 		st.read = append(st.read, c)
 		return err
@@ -106,11 +119,17 @@ func (m *merge) fill(st *stream) error {
 	if err != nil {
 		return err
 	}
+	m.work += sourceWork + each*int64(len(st.read))
 	if st.ended = len(st.read) < st.chunk; !st.ended {
 		st.after = &st.read[len(st.read)-1].position
 	}
-	st.chunk = min(2*st.chunk, maxChunk)
+	st.chunk = min(2*st.chunk, most)
 	return nil
+}
+
+// covered reports whether the index of a source has all that the plan compares.
+func (p *plan) covered(src *source) bool {
+	return p.filter == nil || p.filter.covered && src.covers
 }
 
 // Len, Less, Swap, Push and Pop implement heap.Interface.
@@ -135,8 +154,8 @@ func (m *merge) Pop() any {
 	return st
 }
 
-// columns are what a filter compares.
-type columns struct {
+// rowColumns are what a filter compares.
+type rowColumns struct {
 	state         schemas.State
 	series, error int64
 	event, group  string
@@ -144,7 +163,11 @@ type columns struct {
 	due, done     int64
 }
 
-const filterColumns = ", i.state, i.series, i.error, i.event, i.grp, i.recurs, i.due, i.done"
+// coveredColumns are those that many indexes have.
+const (
+	coveredColumns = ", i.state, i.series, i.error"
+	otherColumns   = ", i.event, i.grp, i.recurs, i.due, i.done"
+)
 
 // filter compares the columns of a row with the fields of a query that the query's sources do not have, so
 // that few records are decoded in vain. A row that it allows is compared as a whole (Query.selects).
@@ -154,6 +177,10 @@ type filter struct {
 	series, errors   []bool
 	dueFrom, dueTo   int64
 	doneFrom, doneTo int64
+	// texts says by number - 1 which series have the text of the query.
+	texts []bool
+	// covered says that it compares coveredColumns only.
+	covered bool
 }
 
 // filter returns the filter of a query; nil if it compares nothing.
@@ -178,21 +205,27 @@ func (d *dictionary) filter(q *Query) *filter {
 			f.errors[i] = e == otherError || strings.Contains(e, key)
 		}
 	}
-	compares := f.series != nil || f.errors != nil || q.ID != "" || q.IDPrefix != "" || q.Group != "" || len(q.States) > 0 || q.Schedule != nil ||
-		[4]time.Time{q.DueFrom, q.DueTo, q.DoneFrom, q.DoneTo} != [4]time.Time{}
-	if !compares {
+	if q.Text != "" {
+		f.texts = make([]bool, len(d.series))
+		for i := range d.series {
+			f.texts[i] = d.series[i].matchesText(q.Text)
+		}
+	}
+	f.covered = q.Text == "" && q.ID == "" && q.IDPrefix == "" && q.Group == "" && q.Schedule == nil && [4]time.Time{q.DueFrom, q.DueTo, q.DoneFrom, q.DoneTo} == [4]time.Time{}
+	if f.covered && f.series == nil && f.errors == nil && len(q.States) == 0 {
 		return nil
 	}
 	return f
 }
 
 // allows reports whether a row with these columns may match.
-func (f *filter) allows(c *columns) bool {
+func (f *filter) allows(c *rowColumns) bool {
 	q := f.q
 	is := func(matches []bool, number int64) bool {
 		return matches == nil || number > int64(len(matches)) || number > 0 && matches[number-1]
 	}
 	return is(f.series, c.series) && is(f.errors, c.error) && (q.ID == "" || q.ID == c.event) && strings.HasPrefix(c.event, q.IDPrefix) && (q.Group == "" || q.Group == c.group) &&
 		(len(q.States) == 0 || slices.Contains(q.States, c.state)) && (q.Schedule == nil || *q.Schedule == c.recurs) &&
-		f.dueFrom <= c.due && c.due < f.dueTo && f.doneFrom <= c.done && c.done < f.doneTo
+		(q.Text == "" || q.Text == c.event || is(f.texts, c.series)) &&
+		(f.covered || f.dueFrom <= c.due && c.due < f.dueTo && f.doneFrom <= c.done && c.done < f.doneTo)
 }

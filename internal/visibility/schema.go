@@ -14,16 +14,25 @@ import (
 
 // schemaVersion is the version of the tables below, and of the records in them. A file with another
 // version is deleted and built again. Raise it with every change.
-const schemaVersion = 2
+const schemaVersion = 3
 
 // tables are the tables and indexes of the store.
 //
 // A search reads (key, n) pairs from one or a few indexes that are in its order, then the rows. The
 // six attributes that most entries share are in series, so that the two indexes by series serve all
 // of them; the indexes whose names end in _done have only entries that are done. Zero is "not yet".
+//
+// The columns after n in an index are no part of its order: with them a search compares series, states and
+// errors without the rows. Only indexes have them that a change of these columns rewrites anyway: those by state
+// and error, and those of entries that are done.
+//
+// counters has the numbers of a service, or of one of the sums allServices and namedTenants, in the period of width
+// minutes that begins at minute at. spans has the bounds of the due times of the entries of a state that are done in
+// an hour, and of the times at which the entries were done that are due in an hour (see span). They may be wider than
+// the entries demand.
 const tables = `
 CREATE TABLE series(n INTEGER PRIMARY KEY, tenant TEXT NOT NULL, service TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, host TEXT NOT NULL);
-CREATE TABLE errors(n INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE errors(n INTEGER PRIMARY KEY, text TEXT NOT NULL, entries INTEGER NOT NULL);
 CREATE TABLE services(n INTEGER PRIMARY KEY, tenant TEXT NOT NULL, service TEXT NOT NULL);
 CREATE TABLE offsets(shard INTEGER PRIMARY KEY, stream TEXT NOT NULL, revision INTEGER NOT NULL, asof INTEGER NOT NULL);
 CREATE TABLE timers(
@@ -32,24 +41,27 @@ CREATE TABLE timers(
 	error INTEGER NOT NULL, event TEXT NOT NULL, grp TEXT NOT NULL, schedule BLOB, recurs INTEGER NOT NULL, attributes TEXT NOT NULL, record BLOB NOT NULL);
 CREATE UNIQUE INDEX timers_id ON timers(id);
 CREATE INDEX timers_event ON timers(event, due);
-CREATE INDEX timers_event_done ON timers(event, done) WHERE done > 0;
+CREATE INDEX timers_event_done ON timers(event, done, n, state, series, error) WHERE done > 0;
 CREATE INDEX timers_series ON timers(series, state, due);
 CREATE INDEX timers_series_done ON timers(series, state, done) WHERE done > 0;
-CREATE INDEX timers_state ON timers(state, due);
-CREATE INDEX timers_state_done ON timers(state, done) WHERE done > 0;
+CREATE INDEX timers_state ON timers(state, due, n, series, error);
+CREATE INDEX timers_state_done ON timers(state, done, n, series, error) WHERE done > 0;
 CREATE INDEX timers_group ON timers(grp, due) WHERE grp <> '';
-CREATE INDEX timers_group_done ON timers(grp, done) WHERE grp <> '' AND done > 0;
-CREATE INDEX timers_error ON timers(error, due) WHERE error > 0;
-CREATE INDEX timers_error_done ON timers(error, done) WHERE error > 0 AND done > 0;
+CREATE INDEX timers_group_done ON timers(grp, done, n, state, series, error) WHERE grp <> '' AND done > 0;
+CREATE INDEX timers_error ON timers(error, due, n, series, state) WHERE error > 0;
+CREATE INDEX timers_error_done ON timers(error, done, n, series, state) WHERE error > 0 AND done > 0;
 CREATE INDEX timers_runs ON timers(schedule, due) WHERE schedule IS NOT NULL;
 CREATE INDEX timers_runs_done ON timers(schedule, done) WHERE schedule IS NOT NULL AND done > 0;
 CREATE INDEX timers_recurs ON timers(recurs, due) WHERE recurs > 0;
 CREATE INDEX timers_recurs_done ON timers(recurs, done) WHERE recurs > 0 AND done > 0;
 CREATE TABLE attributes(term TEXT, due INTEGER, n INTEGER, PRIMARY KEY(term, due, n)) WITHOUT ROWID;
 CREATE TABLE attributes_done(term TEXT, done INTEGER, n INTEGER, PRIMARY KEY(term, done, n)) WITHOUT ROWID;
-CREATE TABLE totals(series INTEGER, state INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(series, state)) WITHOUT ROWID;
-CREATE TABLE minutes(at INTEGER, service INTEGER, kind INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(at, service, kind)) WITHOUT ROWID;
-CREATE TABLE hours(at INTEGER, service INTEGER, kind INTEGER, entries INTEGER NOT NULL, PRIMARY KEY(at, service, kind)) WITHOUT ROWID;
+CREATE TABLE totals(series INTEGER, state INTEGER, entries INTEGER NOT NULL, failed INTEGER NOT NULL, PRIMARY KEY(series, state)) WITHOUT ROWID;
+CREATE TABLE counters(
+	width INTEGER, at INTEGER, service INTEGER,
+	added INTEGER NOT NULL, fired INTEGER NOT NULL, due INTEGER NOT NULL, success INTEGER NOT NULL, fail INTEGER NOT NULL, cancelled INTEGER NOT NULL, completed INTEGER NOT NULL,
+	PRIMARY KEY(width, at, service)) WITHOUT ROWID;
+CREATE TABLE spans(sort INTEGER, hour INTEGER, state INTEGER, least INTEGER NOT NULL, most INTEGER NOT NULL, PRIMARY KEY(sort, hour, state)) WITHOUT ROWID;
 `
 
 const (

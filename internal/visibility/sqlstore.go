@@ -31,6 +31,8 @@ type sqlStore struct {
 	all     []*reader
 	// damage is the error of a reader that has found the file damaged.
 	damage atomic.Pointer[error]
+	// work and few replace maxWork and maxFew in tests.
+	work, few int64
 }
 
 // OpenSQL opens the embedded store in a folder, and makes both if they are missing. It deletes a
@@ -54,7 +56,7 @@ func OpenSQL(ctx context.Context, folder string) (s Store, made bool, err error)
 }
 
 func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
-	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, readers: make(chan *reader, readers)}
+	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, readers: make(chan *reader, readers), work: maxWork, few: maxFew}
 	defer func() {
 		if err != nil {
 			_ = s.Close()
@@ -201,7 +203,7 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	w := &writing{s: s, ctx: ctx, totals: map[seriesState]int64{}, minutes: map[count]int64{}}
+	w := s.begin(ctx)
 	if err = f(w); err == nil {
 		err = w.flush()
 	}
@@ -213,7 +215,7 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 		// The dictionary may have numbers that were not stored.
 		return errors.Join(err, undo, s.dict.load(ctx, s.read))
 	}
-	s.dict.add(w.totals)
+	s.dict.add(w.totals, w.failed)
 	return nil
 }
 
@@ -274,14 +276,26 @@ func (s *sqlStore) Prune(ctx context.Context, beforeMs, maxBytes int64) (removed
 			}
 		}
 		removed, more = len(oldest), len(oldest) == pruneAtOnce || full && len(oldest) > 0
-		for _, table := range []string{"minutes", "hours"} {
-			if err := w.exec("DELETE FROM "+table+" WHERE at < ?", beforeMs/minuteMs); err != nil {
-				return err
-			}
-		}
-		return nil
+		return w.pruneCounters(beforeMs, more)
 	})
 	return removed, more, err
+}
+
+// pruneCounters removes the counters before a time in Unix milliseconds, and, once no entry that was done before
+// it is left, the spans before it.
+func (w *writing) pruneCounters(beforeMs int64, entries bool) error {
+	for _, width := range widths {
+		if err := w.exec("DELETE FROM counters WHERE width = ? AND at < ?", width, beforeMs/minuteMs); err != nil {
+			return err
+		}
+	}
+	if entries {
+		return nil
+	}
+	if err := w.exec("DELETE FROM spans WHERE sort = ? AND hour < ?", SortDue, beforeMs/hourMs); err != nil {
+		return err
+	}
+	return w.exec("DELETE FROM spans WHERE sort = ? AND most < ?", SortDone, beforeMs)
 }
 
 // used returns the bytes of the pages in use.

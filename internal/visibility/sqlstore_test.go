@@ -94,6 +94,10 @@ func queries() (all []Query) {
 		{Host: "A.example"}, {Host: "b.example:8080"}, {Host: "nats:orders.do"}, {Error: "REFUSED"}, {Error: "503", Service: "orders"}, {Error: "10.0.0.7"}, {Error: "no such error"},
 		{Attributes: map[string]string{"customer": "c2"}}, {Attributes: map[string]string{"customer": "c1", "subject": "s"}, Service: "orders"},
 		{RunsOf: schemas.NewTimerID("/s", "11")}, {Schedule: &no, Text: "order-7"}, {Schedule: &yes},
+		{IDPrefix: "order-1", Service: "mail"}, {IDPrefix: "order-1", Error: "503"}, {IDPrefix: "order-", States: []schemas.State{schemas.StatePending}, DueTo: at(20)},
+		{IDPrefix: "order-", DoneFrom: at(8), DueTo: at(12)}, {Group: "g2", States: []schemas.State{schemas.StateFail}}, {Group: "g1", Tenant: &own}, {Error: "refused", Tenant: &blue},
+		{Error: "503", States: []schemas.State{schemas.StateFail}, Host: "a.example"}, {Text: "y", Service: "mail", States: []schemas.State{schemas.StateCancelled}},
+		{DoneFrom: at(8), DoneTo: at(9), Service: "orders"}, {DoneTo: at(12), DueFrom: at(11)}, {DoneFrom: at(30), Error: "503"}, {DueFrom: at(38), DoneTo: at(1)},
 	} {
 		for _, order := range []Sort{SortDue, SortDone} {
 			for _, down := range []bool{false, true} {
@@ -122,13 +126,13 @@ func expect(entries map[schemas.TimerID]Entry, q Query) []Entry {
 
 // compareEntries orders entries by the order of a query, without the rows that distinguish equal ones.
 func compareEntries(q *Query, a, b *Entry) int {
-	c := 0
-	if q.IDPrefix != "" {
+	var c int
+	switch {
+	case q.IDPrefix != "":
 		c = strings.Compare(a.Timer.ID, b.Timer.ID)
-	}
-	if c == 0 && q.Sort == SortDone {
+	case q.Sort == SortDone:
 		c = a.Timer.Done.Compare(b.Timer.Done)
-	} else if c == 0 {
+	default:
 		c = a.Timer.Due.Compare(b.Timer.Due)
 	}
 	if q.Descending {
@@ -166,27 +170,35 @@ func TestStoreEqualsScan(t *testing.T) {
 		}
 		changes = changes[n:]
 	}
-	for i, q := range queries() {
-		want := expect(entries, q)
-		var got []Entry
-		q.Limit = 1 + i%29
-		for pages := 0; ; pages++ {
-			page, err := s.Search(t.Context(), q)
-			if err != nil {
-				t.Fatalf("%+v: %v", q, err)
+	for _, bounds := range searchBounds {
+		s.work, s.few = bounds[0], bounds[1]
+		for i, q := range queries() {
+			want := expect(entries, q)
+			var got []Entry
+			q.Limit = 1 + i%29
+			for pages := 0; ; pages++ {
+				page, err := s.Search(t.Context(), q)
+				if err != nil {
+					t.Fatalf("%+v: %v", q, err)
+				}
+				got = append(got, page.Entries...)
+				if q.Cursor = page.Cursor; q.Cursor == "" {
+					break
+				}
+				if pages > 500 {
+					t.Fatalf("%+v: no end", q)
+				}
 			}
-			got = append(got, page.Entries...)
-			if q.Cursor = page.Cursor; q.Cursor == "" {
-				break
-			}
-			if pages > 500 {
-				t.Fatalf("%+v: no end", q)
-			}
+			checkEntries(t, q, got, want)
 		}
-		checkEntries(t, q, got, want)
 	}
 	checkCounts(t, s, entries)
+	checkSums(t, s)
 }
+
+// searchBounds are values of sqlStore.work and sqlStore.few: those of a node, and others with which few entries are
+// as many are there.
+var searchBounds = [][2]int64{{maxWork, maxFew}, {maxWork, 0}, {150, 0}}
 
 func checkEntries(t *testing.T, q Query, got, want []Entry) {
 	t.Helper()
@@ -278,7 +290,122 @@ func checkCounts(t *testing.T, s *sqlStore, entries map[schemas.TimerID]Entry) {
 	}
 }
 
-// TestPlans: every statement of every search reads an index in its order: no scan, no sorting.
+// checkSums compares the counters of all services, of tenants and of one service with those by service.
+func checkSums(t *testing.T, s *sqlStore) {
+	t.Helper()
+	own, blue := "", "blue"
+	for _, q := range []CountsQuery{{}, {Tenant: &own}, {Tenant: &blue}, {Service: "mail"}, {Tenant: &own, Service: "orders"}, {Tenant: &blue, Service: "none"}} {
+		for _, q.Bucket = range []time.Duration{time.Minute, 7 * time.Minute, time.Hour} {
+			q.From, q.To = time.UnixMilli(base), time.UnixMilli(base+100*60_000)
+			got, err := s.Counts(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			apart := q
+			apart.ByService = true
+			by, err := s.Counts(t.Context(), apart)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []Bucket
+			for _, b := range by.Buckets {
+				b.Tenant, b.Service = "", ""
+				last := len(want) - 1
+				if last < 0 || !want[last].Start.Equal(b.Start) {
+					want = append(want, b)
+					continue
+				}
+				w := &want[last]
+				w.Added, w.Fired, w.Due = w.Added+b.Added, w.Fired+b.Fired, w.Due+b.Due
+				for state, n := range b.Done {
+					w.Done[state] += n
+				}
+			}
+			if fmt.Sprint(got.Buckets) != fmt.Sprint(want) || len(want) == 0 && q.Service != "none" {
+				t.Errorf("%+v: got %v, want %v", q, got.Buckets, want)
+			}
+		}
+	}
+}
+
+// TestCounterColumns: counters has a column for every final state, in their order.
+func TestCounterColumns(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	var got []string
+	err := eachRow(t.Context(), s.read, "SELECT name FROM pragma_table_info('counters')", func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		got = append(got, name)
+		return err
+	})
+	want := []string{"width", "at", "service", "added", "fired", "due"}
+	for _, state := range finalStates {
+		want = append(want, state.String())
+	}
+	if err != nil || !slices.Equal(got, want) || len(want) != 3+columns {
+		t.Errorf("got columns %v and error %v, want %v", got, err, want)
+	}
+	for _, state := range slices.Concat(openStates, finalStates) {
+		if state >= maxStates {
+			t.Errorf("state %s has number %d, want less than %d", state, state, maxStates)
+		}
+	}
+}
+
+// TestNothingLeft: of timers that were rescheduled, cancelled or removed no empty counters are left.
+func TestNothingLeft(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	r := rand.New(rand.NewPCG(1, 2))
+	c := randomChange(r, 1, 1)
+	c.Record.FiredMs = 0
+	for revision := range uint64(5) {
+		c.Revision, c.Record.State, c.Record.DoneMs, c.Record.DueMs = revision+1, schemas.StatePending, 0, base+int64(revision)*hourMs
+		write(t, s, c)
+	}
+	var rows int
+	if err := s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM counters WHERE at >= ?", base/minuteMs+30).Scan(&rows); err != nil || rows != 4 {
+		t.Errorf("got %d rows of counters and error %v, want those of a minute and an hour, of a service and of all", rows, err)
+	}
+	c.Revision, c.Record.State, c.Record.DoneMs = 6, schemas.StateCancelled, base
+	write(t, s, c)
+	if err := s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM counters WHERE at >= ?", base/minuteMs+30).Scan(&rows); err != nil || rows != 0 {
+		t.Errorf("got %d rows of counters and error %v, want none", rows, err)
+	}
+}
+
+// TestShortPages: a search without a match ends after a bounded number of rows, with a cursor.
+func TestShortPages(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	s.work, s.few = 100, 0
+	r := rand.New(rand.NewPCG(1, 2))
+	timers := &benchTimers{r, 2000}
+	var changes []Change
+	for i := range timers.rows {
+		changes = append(changes, timers.change(i))
+	}
+	write(t, s, changes...)
+	for _, q := range []Query{{IDPrefix: "order-1", Group: "none"}} {
+		pages := 0
+		for {
+			page, err := s.Search(t.Context(), q)
+			if err != nil || len(page.Entries) > 0 {
+				t.Fatalf("%+v: got %d entries and error %v, want none", q, len(page.Entries), err)
+			}
+			if q.Cursor = page.Cursor; q.Cursor == "" {
+				break
+			}
+			pages++
+		}
+		if pages < 2 {
+			t.Errorf("%+v: got %d pages before the last, want more", q, pages)
+		}
+	}
+}
+
+// TestPlans: every statement of every search reads an index in its order: no scan, and no sorting but of few entries.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, t.TempDir())
@@ -287,50 +414,72 @@ func TestPlans(t *testing.T) {
 		write(t, s, randomChange(r, 100, revision+1))
 	}
 	seen := map[string]bool{}
-	for _, q := range queries() {
-		p, err := s.plan(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range p.sources {
-			for _, after := range []*position{nil, {event: "order-2", key: base, n: 5}} {
-				query, args := p.statement(&p.sources[i], after)
-				checkPlan(t, s, seen, query, append(args, 10))
+	covered := 0
+	for _, s.few = range []int64{0, maxFew} {
+		for _, q := range queries() {
+			p, err := s.plan(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range p.sources {
+				src := &p.sources[i]
+				for _, after := range []*position{nil, {event: "order-2", key: base, n: 5}} {
+					query, args := p.statement(src, after)
+					plan := explain(t, s, query, append(args, 10))
+					if seen[query] = true; !isSearch(plan, src.sorts) {
+						t.Errorf("%s: %s", query, plan)
+					}
+					if !src.apart && p.covered(src) {
+						if covered++; !src.sorts && !strings.Contains(plan, "COVERING") {
+							t.Errorf("%s: %s, want a covering index", query, plan)
+						}
+					}
+				}
 			}
 		}
 	}
-	if len(seen) < 30 {
-		t.Errorf("only %d statements were explained", len(seen))
+	if len(seen) < 30 || covered < 30 {
+		t.Errorf("only %d statements were explained, and %d of covering indexes", len(seen), covered)
 	}
-	for _, query := range []string{"SELECT record FROM timers WHERE id = ?", "SELECT at, service, kind, entries FROM minutes WHERE at >= ? AND at < ?"} {
-		checkPlan(t, s, seen, query, []any{1, 2}[:strings.Count(query, "?")])
+	for _, query := range []string{"SELECT record FROM timers WHERE id = ?", allCounters, "SELECT state, least, most FROM spans WHERE sort = ? AND hour >= ? AND hour <= ?"} {
+		if plan := explain(t, s, query, []any{1, 2, 3}[:strings.Count(query, "?")]); !isSearch(plan, false) {
+			t.Errorf("%s: %s", query, plan)
+		}
+	}
+	if plan := explain(t, s, oneCounter, []any{1, 2, 3, 4, 5, 6}); !strings.Contains(plan, "SEARCH c USING PRIMARY KEY (width=? AND at=? AND service=?)") {
+		t.Errorf("%s: %s", oneCounter, plan)
 	}
 }
 
-func checkPlan(t *testing.T, s *sqlStore, seen map[string]bool, query string, args []any) {
-	t.Helper()
-	if seen[query] {
-		return
+// isSearch reports whether a plan only searches an index, and sorts only if it may.
+func isSearch(plan string, sorts bool) bool {
+	for step := range strings.Lines(plan) {
+		if !strings.HasPrefix(step, "SEARCH ") && !(sorts && strings.Contains(step, "TEMP B-TREE FOR")) {
+			return false
+		}
 	}
-	seen[query] = true
+	return true
+}
+
+// explain returns the plan of a query, a line for each step.
+func explain(t *testing.T, s *sqlStore, query string, args []any) string {
+	t.Helper()
+	var plan strings.Builder
 	rows, err := s.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
-	defer rows.Close()
-	for rows.Next() {
+	err = scanAll(rows, func(scan func(...any) error) error {
 		var id, parent, unused int
 		var detail string
-		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasPrefix(detail, "SEARCH ") || strings.Contains(detail, "TEMP B-TREE") {
-			t.Errorf("%s: %s", query, detail)
-		}
+		err := scan(&id, &parent, &unused, &detail)
+		plan.WriteString(detail + "\n")
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	return plan.String()
 }
 
 // TestCursorIsOfItsQuery: a cursor of another query, or a changed cursor, is refused.
@@ -402,7 +551,11 @@ func TestPrune(t *testing.T) {
 		t.Errorf("got %d entries, want %d", rows, len(entries))
 	}
 	checkEntries(t, Query{}, all(t, s, Query{}), expect(entries, Query{}))
-	for _, q := range []Query{{Attributes: map[string]string{"customer": "c2"}}, {Attributes: map[string]string{"subject": "s"}, Sort: SortDone}} {
+	at := func(minute int) time.Time { return time.UnixMilli(base + int64(minute)*60_000) }
+	for _, q := range []Query{
+		{Attributes: map[string]string{"customer": "c2"}}, {Attributes: map[string]string{"subject": "s"}, Sort: SortDone},
+		{DoneFrom: at(10), DoneTo: at(25)}, {DueTo: at(30), Sort: SortDone}, {Error: "503", Service: "orders"},
+	} {
 		checkEntries(t, q, all(t, s, q), expect(entries, q))
 	}
 	for more := true; more; {
@@ -517,5 +670,40 @@ func TestReopen(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSpans: a page sorted by due of the entries that were done in an hour begins near that hour, among entries of a
+// hundred hours, and so does one sorted by done of those that were due in an hour.
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	s.work, s.few = 200, 0
+	r := rand.New(rand.NewPCG(8, 1))
+	entries, changes := map[schemas.TimerID]Entry{}, []Change{}
+	for i := range 2000 {
+		c := randomChange(r, 1<<30, uint64(i+1))
+		rec := &c.Record
+		rec.DueMs = base + int64(i)*hourMs/20
+		rec.State, rec.DoneMs = schemas.StateSuccess, rec.DueMs+r.Int64N(minuteMs)
+		if i%10 == 0 {
+			rec.State, rec.DoneMs = schemas.StateCancelled, rec.DueMs-r.Int64N(50*hourMs)
+		}
+		changes = append(changes, c)
+		entries[c.ID] = entryOf(c)
+	}
+	write(t, s, changes...)
+	at := func(hour int64) time.Time { return time.UnixMilli(base + hour*hourMs) }
+	success := []schemas.State{schemas.StateSuccess}
+	for _, q := range []Query{
+		{DoneFrom: at(60), DoneTo: at(61), States: success}, {DueFrom: at(60), DueTo: at(61), States: success, Sort: SortDone},
+		{DoneFrom: at(60), DoneTo: at(61), Service: "mail", States: success, Descending: true}, {DoneFrom: at(60), DoneTo: at(61)}, {DoneFrom: at(200)}, {DueFrom: at(60), DueTo: at(61), Sort: SortDone},
+	} {
+		q.Limit = 3
+		page, err := s.Search(t.Context(), q)
+		if err != nil || len(q.States) > 0 && len(page.Entries) == 0 {
+			t.Errorf("%+v: the first page has %d entries, error %v", q, len(page.Entries), err)
+		}
+		checkEntries(t, q, all(t, s, q), expect(entries, q))
 	}
 }

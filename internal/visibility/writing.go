@@ -8,6 +8,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -17,23 +18,52 @@ const (
 	hourMs   = 60 * minuteMs
 )
 
-// The kinds of counters in minutes and hours. kindDone plus a state counts what reached that state.
+// The columns of counters. columnDone plus the place of a final state in finalStates counts what reached
+// that state.
 const (
-	kindAdded = 1
-	kindFired = 2
-	kindDue   = 3
-	kindDone  = 16
+	columnAdded = iota
+	columnFired
+	columnDue
+	columnDone
+	columns = columnDone + 4
 )
 
-// count is a key of minutes: a service, a kind, and a minute since 1970.
-type count struct {
-	minute, service int64
-	kind            int
+// numbers are the columns of a row of counters.
+type numbers [columns]int64
+
+// Two numbers of services stand for sums: of all services, and of the services of all tenants but the default
+// one.
+const (
+	allServices  = 0
+	namedTenants = -1
+)
+
+// widths are the periods of counters, in minutes, the narrowest first.
+var widths = [...]int64{1, hourMs / minuteMs}
+
+// period is a key of counters: a width in minutes, a minute since 1970, and a service.
+type period struct{ width, at, service int64 }
+
+func (p period) compare(o period) int {
+	return cmp.Or(cmp.Compare(p.width, o.width), cmp.Compare(p.at, o.at), cmp.Compare(p.service, o.service))
 }
 
-func (c count) compare(o count) int {
-	return cmp.Or(cmp.Compare(c.minute, o.minute), cmp.Compare(c.service, o.service), cmp.Compare(c.kind, o.kind))
+// minute is a minute since 1970 of a service.
+type minute struct{ at, service int64 }
+
+// span is a key of spans: an order, an hour since 1970, and a final state. For SortDue the hour is that of done, and
+// the bounds are those of due; for SortDone the other way round.
+type span struct {
+	sort  Sort
+	hour  int64
+	state schemas.State
 }
+
+// extent are the bounds of a time, inclusive, in Unix milliseconds.
+type extent struct{ least, most int64 }
+
+// with returns the bounds of e and o.
+func (e extent) with(o extent) extent { return extent{min(e.least, o.least), max(e.most, o.most)} }
 
 // row is what a row of timers says about the indexes and counters.
 type row struct {
@@ -48,31 +78,37 @@ type row struct {
 	attributes              string
 }
 
-// counts passes the counters of a row to fn.
-func (r *row) counts(fn func(kind int, atMs int64)) {
+// counts passes the counters of a row to fn: a column, and a time in Unix milliseconds.
+func (r *row) counts(fn func(column int, atMs int64)) {
 	if r.recurs {
 		return
 	}
 	if r.added > 0 {
-		fn(kindAdded, r.added)
+		fn(columnAdded, r.added)
 	}
 	if r.fired > 0 {
-		fn(kindFired, r.fired)
+		fn(columnFired, r.fired)
 	}
 	switch {
 	case r.done > 0:
-		fn(kindDone+int(r.state), r.done)
+		fn(columnDone+slices.Index(finalStates, r.state), r.done)
 	case !r.state.Final():
-		fn(kindDue, r.due)
+		fn(columnDue, r.due)
 	}
 }
 
-// writing is one transaction.
+// writing is one transaction, and its changes of the numbers of entries.
 type writing struct {
 	s       *sqlStore
 	ctx     context.Context
-	totals  map[seriesState]int64
-	minutes map[count]int64
+	totals  map[seriesState]tally
+	failed  map[int64]int64 // by number of an error
+	minutes map[minute]*numbers
+	spans   map[span]extent
+}
+
+func (s *sqlStore) begin(ctx context.Context) *writing {
+	return &writing{s: s, ctx: ctx, totals: map[seriesState]tally{}, failed: map[int64]int64{}, minutes: map[minute]*numbers{}, spans: map[span]extent{}}
 }
 
 func (w *writing) exec(query string, args ...any) error {
@@ -189,8 +225,43 @@ func (w *writing) rowOf(c *Change) (r row, err error) {
 
 // account adds a row to the counters, or subtracts it.
 func (w *writing) account(r *row, n int64) {
-	w.totals[seriesState{r.series, r.state}] += n
-	r.counts(func(kind int, atMs int64) { w.minutes[count{atMs / minuteMs, r.service, kind}] += n })
+	w.total(r, n)
+	r.counts(func(column int, atMs int64) { w.count(r, column, atMs, n) })
+	if n < 0 || r.done == 0 {
+		return
+	}
+	w.extend(span{SortDue, r.done / hourMs, r.state}, r.due)
+	w.extend(span{SortDone, r.due / hourMs, r.state}, r.done)
+}
+
+// total adds to the number of entries like a row.
+func (w *writing) total(r *row, n int64) {
+	t := tally{entries: n}
+	if r.error > 0 {
+		t.failed = n
+		w.failed[r.error] += n
+	}
+	k := seriesState{r.series, r.state}
+	t.add(w.totals[k])
+	w.totals[k] = t
+}
+
+// count adds to a counter of the service of a row.
+func (w *writing) count(r *row, column int, atMs, n int64) {
+	k := minute{atMs / minuteMs, r.service}
+	if w.minutes[k] == nil {
+		w.minutes[k] = new(numbers)
+	}
+	w.minutes[k][column] += n
+}
+
+// extend widens a span so that it has a time.
+func (w *writing) extend(k span, atMs int64) {
+	e, ok := w.spans[k]
+	if !ok {
+		e = extent{atMs, atMs}
+	}
+	w.spans[k] = e.with(extent{atMs, atMs})
 }
 
 // index writes the terms of a row's attributes in place of those of the old row.
@@ -227,11 +298,11 @@ func (w *writing) remove(n int64) error {
 	if err != nil || !found {
 		return err
 	}
-	w.totals[seriesState{r.series, r.state}]--
+	w.total(&r, -1)
 	if r.done == 0 {
-		r.counts(func(kind int, atMs int64) {
-			if kind == kindDue {
-				w.minutes[count{atMs / minuteMs, r.service, kind}]--
+		r.counts(func(column int, atMs int64) {
+			if column == columnDue {
+				w.count(&r, column, atMs, -1)
 			}
 		})
 	}
@@ -241,46 +312,89 @@ func (w *writing) remove(n int64) error {
 	return w.exec("DELETE FROM timers WHERE n = ?", n)
 }
 
-// flush writes the counters.
+// flush writes the numbers of entries, the counters and the spans.
 func (w *writing) flush() error {
-	for k, n := range w.totals {
-		if n == 0 {
+	for k, t := range w.totals {
+		if t == (tally{}) {
 			continue
 		}
-		if err := w.exec("INSERT INTO totals(series, state, entries) VALUES(?, ?, ?) ON CONFLICT(series, state) DO UPDATE SET entries = entries + excluded.entries", k.series, k.state, n); err != nil {
+		if err := w.exec("INSERT INTO totals(series, state, entries, failed) VALUES(?, ?, ?, ?) ON CONFLICT(series, state) DO UPDATE SET entries = entries + excluded.entries, failed = failed + excluded.failed", k.series, k.state, t.entries, t.failed); err != nil {
 			return err
 		}
 	}
-	hours := map[count]int64{}
-	for k, n := range w.minutes {
-		k.minute -= k.minute % 60
-		hours[k] += n
+	for number, n := range w.failed {
+		if n == 0 {
+			continue
+		}
+		if err := w.exec("UPDATE errors SET entries = entries + ? WHERE n = ?", n, number); err != nil {
+			return err
+		}
 	}
-	if err := w.counted("minutes", w.minutes); err != nil {
-		return err
+	for k, e := range w.spans {
+		if err := w.exec("INSERT INTO spans(sort, hour, state, least, most) VALUES(?, ?, ?, ?, ?) ON CONFLICT(sort, hour, state) DO UPDATE SET least = min(least, excluded.least), most = max(most, excluded.most)", k.sort, k.hour, k.state, e.least, e.most); err != nil {
+			return err
+		}
 	}
-	return w.counted("hours", hours)
+	return w.writeCounters()
 }
 
-// counted adds to the counters of a table, in the order of its key.
-func (w *writing) counted(table string, counts map[count]int64) error {
-	add := "INSERT INTO " + table + "(at, service, kind, entries) VALUES(?, ?, ?, ?) ON CONFLICT(at, service, kind) DO UPDATE SET entries = entries + excluded.entries"
-	for _, k := range slices.SortedFunc(maps.Keys(counts), count.compare) {
-		n := counts[k]
-		if n == 0 {
-			continue
+const (
+	// countersAtOnce is the number of rows of one statement that adds to counters.
+	countersAtOnce = 16
+
+	addCounters    = "INSERT INTO counters(width, at, service, added, fired, due, success, fail, cancelled, completed) VALUES "
+	counterValues  = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+	ontoCounters   = " ON CONFLICT(width, at, service) DO UPDATE SET added = added + excluded.added, fired = fired + excluded.fired, due = due + excluded.due, success = success + excluded.success, fail = fail + excluded.fail, cancelled = cancelled + excluded.cancelled, completed = completed + excluded.completed"
+	emptiedCounter = "DELETE FROM counters WHERE width = ? AND at = ? AND service = ? AND due <= 0 AND added <= 0 AND fired <= 0 AND success <= 0 AND fail <= 0 AND cancelled <= 0 AND completed <= 0"
+)
+
+// writeCounters adds to the counters of all widths, and of the sums, in the order of their key.
+func (w *writing) writeCounters() error {
+	sums := map[period]*numbers{}
+	for m, n := range w.minutes {
+		services := []int64{m.service, allServices}
+		if w.s.dict.serviceAt(m.service).tenant != "" {
+			services = append(services, namedTenants)
 		}
-		if err := w.exec(add, k.minute, k.service, k.kind, n); err != nil {
+		for _, width := range widths {
+			for _, sv := range services {
+				k := period{width, m.at - m.at%width, sv}
+				if sums[k] == nil {
+					sums[k] = new(numbers)
+				}
+				for i := range n {
+					sums[k][i] += n[i]
+				}
+			}
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(sums), period.compare)
+	keys = slices.DeleteFunc(keys, func(k period) bool { return *sums[k] == numbers{} })
+	for chunk := range slices.Chunk(keys, countersAtOnce) {
+		args := make([]any, 0, len(chunk)*(3+columns))
+		for _, k := range chunk {
+			args = append(args, k.width, k.at, k.service)
+			for _, n := range sums[k] {
+				args = append(args, n)
+			}
+		}
+		if err := w.exec(addCounters+counterValues+strings.Repeat(", "+counterValues, len(chunk)-1)+ontoCounters, args...); err != nil {
 			return err
 		}
-		if n > 0 {
-			continue
-		}
-		if err := w.exec("DELETE FROM "+table+" WHERE at = ? AND service = ? AND kind = ? AND entries <= 0", k.minute, k.service, k.kind); err != nil {
-			return err
+	}
+	for _, k := range keys {
+		if onlyTakes(sums[k]) {
+			if err := w.exec(emptiedCounter, k.width, k.at, k.service); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// onlyTakes reports whether a row of counters may be empty after n is added to it.
+func onlyTakes(n *numbers) bool {
+	return !slices.ContainsFunc(n[:], func(n int64) bool { return n > 0 })
 }
 
 // oldest returns rows that are done: the oldest of those done before a time, or if full the oldest of
