@@ -18,7 +18,7 @@ const (
 
 // claimOf says who claimed a timer and where its event is; nil for a schedule and for a timer that has
 // not fired. What cannot be read now is left out. Nothing is stored for it when a timer fires: the
-// message id finds the event, and the shard's clock has the owner of the current term.
+// message id finds the event, and the store has the owners of the shard's last terms.
 func (s *Service) claimOf(ctx context.Context, t *store.Timer) *schemas.ClaimInfo {
 	r := &t.Record
 	if r.Schedule != nil || r.FiredMs == 0 {
@@ -27,9 +27,9 @@ func (s *Service) claimOf(ctx context.Context, t *store.Timer) *schemas.ClaimInf
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	info := &schemas.ClaimInfo{Epoch: r.Epoch, Message: r.RunID(t.ID).String()}
-	clock, _, err := s.o.Store.ReadClock(ctx, s.o.Store.Geometry().Shard(t.ID))
-	if err == nil && clock.Epoch == r.Epoch && s.scope.Tenant == "" { // a tenant sees no nodes
-		info.Node = clock.Owner
+	var err error
+	if s.scope.Tenant == "" { // a tenant sees no nodes
+		info.Node, err = s.termOwner(ctx, s.o.Store.Geometry().Shard(t.ID), r.Epoch)
 	}
 	if err == nil {
 		info.Sequence, err = s.o.Store.FindFired(ctx, r.Service, info.Message, time.UnixMilli(r.FirstMs()).Add(-claimSlack))
@@ -38,4 +38,13 @@ func (s *Service) claimOf(ctx context.Context, t *store.Timer) *schemas.ClaimInf
 		s.o.Log.Debug().Err(err).Stringer("timer", t.ID).Msg("the claim of a timer could not be read")
 	}
 	return info
+}
+
+// termOwner returns the owner of a shard in an epoch; "" if it is not known any more.
+func (s *Service) termOwner(ctx context.Context, shard int, epoch uint64) (string, error) {
+	clock, _, err := s.o.Store.ReadClock(ctx, shard)
+	if err != nil || clock.Epoch == epoch && clock.Owner != "" {
+		return clock.Owner, err
+	}
+	return s.o.Store.TermOwner(ctx, shard, epoch)
 }

@@ -39,6 +39,7 @@ type Letters interface {
 // Firings is the part of the store that knows who fires and what was published; *store.Store has it.
 type Firings interface {
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
+	TermOwner(ctx context.Context, shard int, epoch uint64) (string, error)
 	FindFired(ctx context.Context, service, msgID string, since time.Time) (uint64, error)
 }
 

@@ -78,8 +78,8 @@ type GetRequest struct {
 
 // ClaimInfo is the proof that a timer has fired: who claimed it, and the event that was published.
 type ClaimInfo struct {
-	// Epoch is the term of the shard's owner that made the last claim. Node is that owner, if the term
-	// lasts yet; no longer known afterwards.
+	// Epoch is the term of the shard's owner that made the last claim. Node is that owner; "" once 64 later terms
+	// of the shard have begun.
 	Epoch uint64 `json:"epoch"`
 	Node  string `json:"node,omitempty"`
 	// Message is the message id of the event. Sequence is its place in TIMERS_FIRED; 0 if the event has

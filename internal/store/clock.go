@@ -148,7 +148,8 @@ type lastCopy struct {
 func (k *Clocks) copy(shard int, c Clock, b []byte) {
 	k.mu.Lock()
 	last := k.copied[shard]
-	due := last.epoch != c.Epoch || time.Since(last.at) >= copyEvery
+	begins := last.epoch != c.Epoch
+	due := begins || time.Since(last.at) >= copyEvery
 	if due {
 		k.copied[shard] = lastCopy{c.Epoch, time.Now()}
 	}
@@ -156,14 +157,60 @@ func (k *Clocks) copy(shard int, c Clock, b []byte) {
 	if !due {
 		return
 	}
-	k.jet.PublishAsync("copy clock", copySubject(shard), nil, b, func(_ jet.Ack, err error) {
+	retry := func(_ jet.Ack, err error) {
 		if err == nil {
 			return
 		}
 		k.mu.Lock()
 		delete(k.copied, shard)
 		k.mu.Unlock()
-	})
+	}
+	k.jet.PublishAsync("copy clock", copySubject(shard), nil, b, retry)
+	if begins && c.Owner != "" {
+		if b, err := marshalSummed(term{c.Epoch, c.Owner}); err == nil {
+			k.jet.PublishAsync("write the owner of a term", termSubject(shard, c.Epoch), nil, b, retry)
+		}
+	}
+}
+
+// Terms. A record has the epoch of its claim and no owner, so that firing writes no more. The owners of the last
+// keptTerms terms of a shard are under keys of their own, which are written with the first copy of the clock of a term,
+// and used in turn.
+
+// keptTerms is the number of terms of a shard whose owners are known.
+const keptTerms = 64
+
+// term is the owner of a shard in one epoch.
+type term struct {
+	Epoch uint64 `json:"epoch"`
+	Owner string `json:"owner"`
+}
+
+func termSubject(shard int, epoch uint64) string {
+	return fmt.Sprintf("%sterm.%d.%d", clockPrefix, shard, epoch%keptTerms)
+}
+
+// TermOwner returns the node that owned a shard in an epoch; "" if that is not known any more: later terms have
+// taken its place, or the node stopped before it was written. Errors: schemas.ErrUnavailable.
+func (k *Clocks) TermOwner(ctx context.Context, shard int, epoch uint64) (string, error) {
+	m, err := k.jet.Last(ctx, clockStream, termSubject(shard, epoch))
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	var t struct {
+		term
+		Sum uint32 `json:"sum"`
+	}
+	if err := json.Unmarshal(m.Data, &t); err != nil || t.Epoch != epoch {
+		return "", nil
+	}
+	if has, right := checkSum(m.Data, t.Sum); !has || !right {
+		return "", nil
+	}
+	return t.Owner, nil
 }
 
 // resume returns the clock from which to resume a shard whose clock is damaged or gone: its

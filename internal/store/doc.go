@@ -14,6 +14,7 @@
 //	TIMERS_OVERDUE timers.overdue.*               limits, max age, discard old, dedup window
 //	KV clock       clock.<shard>  node.<node>  meta  count.dead
 //	               copy.<shard>  copy.meta       earlier states of clocks, and of meta (clock.go)
+//	               term.<shard>.<n>              the owners of the last terms of a shard (clock.go)
 //	               damage.<shard>                the known damage of a shard (damage.go)
 //	               trimmed.<svc>                 events removed from TIMERS_FIRED (firedshare.go)
 //	               key.callback                  the key of sealed callbacks (seal.go)

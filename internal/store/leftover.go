@@ -88,7 +88,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 	after := start
 	for more := true; more && after < last; {
 		var msgs []*jet.Msg
-		if msgs, after, _, more, err = g.shards.nextRecords(ctx, shard, after); err != nil {
+		if msgs, after, _, more, err = g.shards.nextRecords(ctx, shard, after, scanBatch); err != nil {
 			return err
 		}
 		for _, m := range msgs {

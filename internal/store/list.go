@@ -15,9 +15,11 @@ const (
 	DefaultListLimit = 100
 	// listScan bounds the messages that one call reads.
 	listScan = 20_000
-	// listBatch is the number of letters that one request reads, scanBatch that of records.
-	listBatch = 500
-	scanBatch = 1000
+	// listBatch is the number of letters that one request reads, scanBatch that of records. A page of records
+	// begins with smaller requests, of firstBatch at least.
+	listBatch  = 500
+	scanBatch  = 1000
+	firstBatch = 32
 )
 
 // ListQuery selects records. An empty field matches all.
@@ -68,12 +70,13 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	}
 	var page ListPage
 	var end shardEnd
-	for looked := 0; shard < rd.shards.geo.Shards; {
+	batch := min(max(2*limit, firstBatch), scanBatch) // records and their index entries
+	for looked := 0; shard < rd.shards.geo.Shards; batch = min(2*batch, scanBatch) {
 		if looked >= listScan {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 			return page, nil
 		}
-		msgs, last, seen, more, err := rd.shards.nextRecords(ctx, shard, after)
+		msgs, last, seen, more, err := rd.shards.nextRecords(ctx, shard, after, batch)
 		if err != nil {
 			return ListPage{}, err
 		}

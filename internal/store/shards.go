@@ -50,14 +50,14 @@ func (h *Shards) timerSubject(id schemas.TimerID) (subject, stream string) {
 	return sh.timer + id.String(), sh.stream
 }
 
-// nextRecords reads the records of a shard after a sequence, in stream order. It requests
-// all messages and leaves index entries out: with a filter the server counts the matching
+// nextRecords reads the records among the next messages of a shard after a sequence, in stream order, at most as
+// many messages as batch. It requests all messages and leaves index entries out: with a filter the server counts the matching
 // messages, which takes 60 ms a request in a shard of 250,000 timers (nats-server 2.15.2,
 // work-around 10).
 // last is the sequence to continue after, looked the number of messages that were read.
-func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64) (records []*jet.Msg, last uint64, looked int, more bool, err error) {
+func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64, batch int) (records []*jet.Msg, last uint64, looked int, more bool, err error) {
 	sh := &h.subjects[shard]
-	a, err := h.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: scanBatch, MaxBytes: jet.MaxAnswerBytes})
+	a, err := h.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: batch, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil || len(a.Msgs) == 0 {
 		return nil, after, 0, false, err
 	}
