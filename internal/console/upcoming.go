@@ -65,48 +65,55 @@ func showUpcoming(q *request) (view, error) {
 		}
 	}
 	now := schemas.TimeOf(q.console.o.NowMs())
-	counts, err := r.Counts(q.Context(), visibility.CountsQuery{Tenant: q.tenant(), From: now, To: now.Add(s.long), Bucket: s.bucket, ByService: true})
+	counts, err := r.Counts(q.Context(), visibility.CountsQuery{Tenant: q.tenant(), From: now, To: now.Add(s.long), Bucket: s.bucket})
 	if err != nil {
 		return view{}, err
 	}
 	page := upcomingPage{AsOf: progressOf(r), Spans: all, Bucket: s.bucket}
 	page.Chart, page.Spikes, page.Total = s.density(counts.Buckets, now)
+	for i := range page.Spikes {
+		if err := q.nameSpike(r, &page.Spikes[i]); err != nil {
+			return view{}, err
+		}
+	}
 	return view{name: "upcoming", title: "Upcoming", data: page}, nil
 }
 
-// density makes the chart of a period from its buckets by service, and names its spikes.
+// nameSpike finds the service that has most timers of a spike.
+func (q *request) nameSpike(r visibility.Reader, sp *spike) error {
+	counts, err := r.Counts(q.Context(), visibility.CountsQuery{Tenant: q.tenant(), From: sp.Start, To: sp.End, Bucket: sp.End.Sub(sp.Start), ByService: true})
+	for i := range counts.Buckets {
+		if b := &counts.Buckets[i]; b.Due > sp.OfService {
+			sp.Service, sp.OfService = b.Service, b.Due
+		}
+	}
+	return err
+}
+
+// density makes the chart of a period from its buckets, and finds its spikes.
 func (s *span) density(buckets []visibility.Bucket, now time.Time) (c chart, spikes []spike, total int64) {
-	by := map[time.Time]*spike{}
+	var by []spike
 	most := int64(1)
 	for i := range buckets {
 		b := &buckets[i]
 		if b.Due == 0 {
 			continue
 		}
-		sp := by[b.Start]
-		if sp == nil {
-			sp = &spike{Start: b.Start, End: b.Start.Add(s.bucket)}
-			by[b.Start] = sp
-		}
-		sp.Due += b.Due
-		if b.Due > sp.OfService {
-			sp.Service, sp.OfService = b.Service, b.Due
-		}
+		by = append(by, spike{Start: b.Start, End: b.Start.Add(s.bucket), Due: b.Due})
 		total += b.Due
-		most = max(most, sp.Due)
+		most = max(most, b.Due)
 	}
 	n := int(s.long / s.bucket)
 	begin := now.Truncate(s.bucket)
 	c = chart{Width: (n + 1) * barWidth, Height: barHeight, Text: fmt.Sprintf("%d timers are due in the next %s, at most %d in %s", total, s.Name, most, schemas.FormatDuration(s.bucket))}
-	for start, sp := range by {
-		x := int(start.Sub(begin)/s.bucket) * barWidth
+	for _, sp := range by {
+		x := int(sp.Start.Sub(begin)/s.bucket) * barWidth
 		h := max(int(sp.Due*barHeight/most), 2)
-		c.Bars = append(c.Bars, bar{x, barHeight - h, barWidth - 1, h, "pending", fmt.Sprintf("%s: %d", start.UTC().Format(s.format+" UTC"), sp.Due)})
+		c.Bars = append(c.Bars, bar{x, barHeight - h, barWidth - 1, h, "pending", fmt.Sprintf("%s: %d", sp.Start.UTC().Format(s.format+" UTC"), sp.Due)})
 		if sp.Due > 1 && sp.Due > spikeFactor*total/int64(n) {
-			spikes = append(spikes, *sp)
+			spikes = append(spikes, sp)
 		}
 	}
-	slices.SortFunc(c.Bars, func(a, b bar) int { return a.X - b.X })
 	slices.SortFunc(spikes, func(a, b spike) int { return cmp.Or(cmp.Compare(b.Due, a.Due), a.Start.Compare(b.Start)) })
 	for i := 0; i < n; i += max(n/4, 1) {
 		c.Labels = append(c.Labels, label{i * barWidth, begin.Add(time.Duration(i) * s.bucket).Format(s.format + " UTC")})

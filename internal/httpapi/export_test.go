@@ -49,3 +49,9 @@ func OpenStreams(a *API) int {
 	defer a.streams.mu.Unlock()
 	return a.streams.open
 }
+
+// ReadAll reads a body of a length, -1 for unknown.
+var ReadAll = readAll
+
+// FirstBuffer is the size of the first buffer of a body.
+const FirstBuffer = firstBuffer

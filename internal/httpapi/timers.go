@@ -59,17 +59,53 @@ func (q *request) body(limit int) ([]byte, error) {
 			return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: codeMediaType, Field: "Content-Encoding", Detail: "send the body without Content-Encoding: it would be stored as it is"}
 		}
 	}
+	tooLarge := schemas.Errorf(schemas.CodeTooLarge, "the body has more than %d bytes, the limit: send a reference to large data instead", limit)
+	if q.ContentLength > int64(limit) {
+		return nil, tooLarge // nothing of it is read
+	}
 	q.place.leave()
-	b, err := io.ReadAll(&bodyReader{http.MaxBytesReader(q.w, q.Body, int64(limit)), &q.place})
+	b, err := readAll(&bodyReader{http.MaxBytesReader(q.w, q.Body, int64(limit)), &q.place}, q.ContentLength)
 	switch _, large := errors.AsType[*http.MaxBytesError](err); {
 	case large:
-		return nil, schemas.Errorf(schemas.CodeTooLarge, "the body has more than %d bytes, the limit: send a reference to large data instead", limit)
+		return nil, tooLarge
 	case schemas.CodeOf(err) == schemas.CodeUnavailable:
 		return nil, err
 	case err != nil:
 		return nil, badRequest("the body cannot be read: %w", err)
 	}
 	return b, q.place.enter()
+}
+
+// firstBuffer is the size of the first buffer of a body, in bytes.
+const firstBuffer = 16 << 10
+
+// readAll reads a body of length bytes, -1 for unknown. Its buffer grows with what has arrived, to at most twice that
+// and not beyond length, so that a slow client reserves no memory for bytes that it only announces.
+func readAll(r io.Reader, length int64) ([]byte, error) {
+	size := int64(firstBuffer)
+	if length >= 0 {
+		size = min(size, length+1) // one more, to see the end
+	}
+	b := make([]byte, 0, size)
+	for {
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if errors.Is(err, io.EOF) {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+		if len(b) < cap(b) {
+			continue
+		}
+		if size = 2 * int64(cap(b)); length >= int64(len(b)) {
+			size = min(size, length+1)
+		}
+		grown := make([]byte, len(b), size)
+		copy(grown, b)
+		b = grown
+	}
 }
 
 // addTimer is POST /v1/timers. Its fields are those of a JSON object, or the parameters of the
