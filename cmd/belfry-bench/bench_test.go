@@ -79,7 +79,7 @@ func TestBench(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"add", "--on", "server", "--count", "300", "--warmup", "20", "--repeat", "2"},
-		{"pending", "--on", "server", "--count", "299", "--seconds", "1"},
+		{"pending", "--on", "server", "--count", "299", "--seconds", "1", "--settle", "1s"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
@@ -128,6 +128,37 @@ func TestBenchTable(t *testing.T) {
 	}
 }
 
+// TestBenchPeer runs a workload on the peer, and one without a process of its own, and checks that
+// the results say so.
+func TestBenchPeer(t *testing.T) {
+	t.Parallel()
+	r := runTool(t, "peer", "singles", "--profile", "fast", "--count", "200", "--warmup", "20", "--dir", t.TempDir())
+	if r.code != 0 || !strings.Contains(r.out, "verified: 200 timers expected, 200 found") || !strings.Contains(r.out, "system=nats-schedules") {
+		t.Errorf("belfry-bench peer singles: got exit code %d, want 0 and 200 timers of the peer\n%s\n%s", r.code, r.out, r.err)
+	}
+	r = runTool(t, "singles", "--in-process", "--search-index=false", "--profile", "fast", "--count", "200", "--warmup", "20", "--dir", t.TempDir())
+	if r.code != 0 || !strings.Contains(r.out, "in one process: server, node and clients share it") {
+		t.Errorf("belfry-bench singles --in-process: got exit code %d, want 0 and the mark\n%s\n%s", r.code, r.out, r.err)
+	}
+}
+
+func TestBenchCompare(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	r := runTool(t, "compare", "--quick", "--scale", "0.003", "--warmup", "20", "--profile", "fast", "--only", "cancel16", "--before", binary, "--out", out, "--dir", t.TempDir())
+	if r.code != 0 || !strings.Contains(r.out, "| fast | Belfry | NATS schedules | Belfry before | others") || !strings.Contains(r.out, "| cancel16 | fast | Belfry before | 1 |") {
+		t.Fatalf("belfry-bench compare: got exit code %d, want 0 and one turn of three systems\n%s\n%s", r.code, r.out, r.err)
+	}
+	md, err := os.ReadFile(filepath.Join(out, "compare.md"))
+	if err != nil || string(md) != r.out {
+		t.Errorf("compare.md: got (%v)\n%s\nwant the printed table\n%s", err, md, r.out)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "compare.json"))
+	if err != nil || !json.Valid(text) {
+		t.Errorf("compare.json: got (%v) %s, want JSON", err, text)
+	}
+}
+
 func TestBenchUsage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -143,6 +174,10 @@ func TestBenchUsage(t *testing.T) {
 		{"services", []string{"steady", "--services", "-3"}},
 		{"scale", []string{"table", "--scale", "7"}},
 		{"must end in", []string{"add", "--plot", "x.pdf"}},
+		{"row", []string{"compare", "--only", "nothing"}},
+		{"in-process", []string{"add", "--cpuprofile", "cpu"}},
+		{"unknown flag", []string{"peer", "add", "--nats-url", "nats://127.0.0.1:1"}},
+		{"via", []string{"peer", "add", "--via", "client"}},
 	} {
 		r := runTool(t, c.args...)
 		if r.code != cmdline.ExitUsage || r.out != "" || strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, c.want) {
@@ -170,7 +205,10 @@ func TestReferenceHasEveryFlag(t *testing.T) {
 	t.Parallel()
 	ref := doctest.Sections(t, "../../docs/reference.md")
 	common := ref["Flags for the connection"]
-	doctest.Flags(t, (&tool{}).rootCommand(), ref, func(_ *cobra.Command, f *pflag.Flag) (doctest.Place, bool) {
+	doctest.Flags(t, (&tool{}).rootCommand(), ref, func(cmd *cobra.Command, f *pflag.Flag) (doctest.Place, bool) {
+		if cmd.Parent().Name() == "peer" && f.Name != "output" { // the flags of the same workload of Belfry
+			return doctest.Place{Title: "belfry-bench", Text: ref["belfry-bench"], Key: "--" + f.Name}, true
+		}
 		return doctest.Place{Title: "Flags for the connection", Text: common, Key: "--output"}, f.Name == "output"
 	})
 }

@@ -3,7 +3,7 @@
 // program belfry must not contain (test/layout checks that). The short form of it is
 // "belfry bench".
 //
-// workload.go has the commands that run one workload; table.go and curves.go run many.
+// workload.go has the commands that run one workload; compare.go, table.go and curves.go run many.
 // "belfry-bench child" is a node or a nats-server that the other commands start.
 package main
 

@@ -20,6 +20,7 @@ import (
 func (t *tool) tableCommand() *cobra.Command {
 	table := &bench.Table{}
 	var profile, on, out string
+	var index bool
 	cmd := &cobra.Command{
 		Use:   "table",
 		Short: "Measure every figure that Belfry must reach on two cores, in both profiles",
@@ -28,7 +29,7 @@ compare it with the required value. The command takes about a quarter of an hour
 which the machine should do nothing else.`,
 		Args: cmdline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			table.On = bench.Topology(on)
+			table.On, table.NoSearchIndex = bench.Topology(on), !index
 			table.Profiles = profiles(profile)
 			if err := t.prepareFolder(&table.Config, out); err != nil {
 				return err
@@ -45,7 +46,8 @@ which the machine should do nothing else.`,
 	f.SortFlags = false
 	f.StringVar(&profile, "profile", "both", "safe, fast or both")
 	f.StringVar(&on, "on", string(bench.OnEmbedded), "servers to start: embedded, server, or cluster")
-	f.BoolVar(&table.Apart, "apart", false, "run the node in a separate process, and connect the clients over TCP")
+	f.BoolVar(&table.InProcess, "in-process", false, "run the node in this process, and connect the clients to its server without TCP; the figures are better than those of a deployment")
+	f.BoolVar(&index, "search-index", true, "run the search index in the node, as belfry serve does")
 	f.StringVar(&table.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
 	f.IntVar(&table.Size, "size", bench.DefaultSize, "bytes of data of an event")
 	f.IntVar(&table.Warmup, "warmup", bench.DefaultWarmup, "timers that fire before each measurement; -1 for none")

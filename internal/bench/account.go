@@ -16,11 +16,11 @@ import (
 
 // Verified has the numbers of correct and incorrect timers of a run.
 type Verified struct {
-	// Expected is the number of timers of the run. Found is the number of timers found in
-	// TIMERS_FIRED, or among the records if they are not due.
+	// Expected is the number of timers of the run. Found is the number of timers found in the
+	// stream of fired events, or among the records if they are not due.
 	Expected int `json:"expected"`
 	Found    int `json:"found"`
-	// Missing, Duplicates (in TIMERS_FIRED), Early and Wrong (records not in the expected
+	// Missing, Duplicates (in that stream), Early and Wrong (records not in the expected
 	// state) must be 0.
 	Missing    int `json:"missing"`
 	Duplicates int `json:"duplicates"`
@@ -86,7 +86,7 @@ const (
 	accountPatience = 30 * time.Second
 )
 
-// Account reads TIMERS_FIRED, the only proof of firing, until it contains every timer or no
+// Account reads the stream of the events that fired, the only proof of firing, until it contains every timer or no
 // more messages come. Then it reads the record of each missing timer.
 func (w *Watch) Account(ctx context.Context, p *progress) (*Account, error) {
 	return w.accountPatient(ctx, p, accountPatience)
@@ -112,7 +112,7 @@ func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.D
 		if err != nil {
 			// The consumer may be lost with its leader; the next consumer continues.
 			if err := againAfter(ctx, err, moved, patience); err != nil {
-				return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
+				return nil, fmt.Errorf("read the events that fired: %w", err)
 			}
 			continue
 		}
@@ -141,12 +141,13 @@ func againAfter(ctx context.Context, err error, moved time.Time, patience time.D
 	return nil
 }
 
-// read calls see for each timer in TIMERS_FIRED from a sequence to the end, and returns the last
+// read calls see for each timer in the stream from a sequence to the end, and returns the last
 // sequence that it read.
 func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.Time, addedMs int64, event []byte)) (uint64, error) {
 	last := from - 1
-	c, err := w.env.js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{w.adder.fired()}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+	stream, subject := w.adder.fired()
+	c, err := w.env.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 		InactiveThreshold: readerGone,
 	})
 	if err != nil {
@@ -179,7 +180,8 @@ func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.T
 		}
 		last = meta.Sequence.Stream
 		if n, ours := w.adder.number(m.Data()); ours && n < len(w.dueMs) {
-			// An event that Belfry did not publish has no claim, and 0 for its AddedMs.
+			// An event that Belfry did not publish, also one of a peer, has no claim, and 0 for its
+			// AddedMs.
 			claim, _ := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim))
 			see(n, meta.Timestamp, claim.AddedMs, m.Data())
 		}
@@ -245,7 +247,7 @@ func (w *Watch) explain(ctx context.Context, acc *Account) error {
 			acc.because("not looked at")
 			continue
 		}
-		why, err := w.env.explain(ctx, w.adder.Timer(n/w.adder.runs()))
+		why, err := w.env.sut().explain(ctx, w.adder, n/w.adder.runs())
 		if err != nil {
 			return fmt.Errorf("look up a missing timer: %w", err)
 		}
@@ -254,8 +256,8 @@ func (w *Watch) explain(ctx context.Context, acc *Account) error {
 	return nil
 }
 
-// explain describes the record of a timer that did not fire.
-func (e *Env) explain(ctx context.Context, id schemas.TimerID) (string, error) {
+// explainRecord describes the record of a timer that did not fire.
+func (e *Env) explainRecord(ctx context.Context, id schemas.TimerID) (string, error) {
 	r, err := e.record(ctx, id)
 	if err != nil {
 		return "", err

@@ -16,6 +16,7 @@ import (
 func started(t *testing.T, set ...func(*Config)) *Env {
 	t.Helper()
 	c := config(t)
+	c.InProcess = true // the tests read what only a node of this process shows
 	if err := c.setDefaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func followed(t *testing.T, e *Env) (*Adder, *follower) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := e.follow(t.Context(), a, 30, schemas.StateSuccess)
+	f, err := e.followRecords(t.Context(), a, 30, schemas.StateSuccess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestFollow(t *testing.T) {
 	e := started(t, func(c *Config) { c.Retention, c.Warmup = 4*time.Second, -1 })
 	ctx := t.Context()
 	a, records := followed(t, e)
-	late, err := e.follow(ctx, a, 30, schemas.StateSuccess)
+	late, err := e.followRecords(ctx, a, 30, schemas.StateSuccess)
 	if err != nil {
 		t.Fatal(err)
 	}

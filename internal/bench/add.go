@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -34,6 +35,27 @@ func (addWorkload) Defaults(c *Config) {
 	}
 }
 
+// singlesWorkload measures the time to the answer of one add, with several callers that add one
+// timer at a time.
+type singlesWorkload struct{ addWorkload }
+
+func (singlesWorkload) Name() string { return "singles" }
+func (singlesWorkload) About() string {
+	return "one add at a time, by several callers: adds per second and the time to an answer"
+}
+
+func (w singlesWorkload) Defaults(c *Config) {
+	c.Via = cmp.Or(c.Via, ViaSingle)
+	w.addWorkload.Defaults(c)
+}
+
+func (w singlesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	if !e.oneByOne() {
+		return nil, bad("via %s has many adds in flight; use the add workload", e.Via)
+	}
+	return w.addWorkload.Run(ctx, e)
+}
+
 func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := e.Start(ctx); err != nil {
 		return nil, err
@@ -42,7 +64,7 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := e.follow(ctx, a, e.Count, schemas.StatePending)
+	ledger, err := e.sut().follow(ctx, a, e.Count, schemas.StatePending)
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +74,9 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	}
 	p := e.progress()
 	defer p.end()
-	st, err := records.settled(ctx, p)
-	if err != nil {
+	if err := ledger.account(ctx, p, &r.Verified); err != nil {
 		return nil, err
 	}
-	r.Verified = Verified{Expected: e.Count, Found: st.known}
-	records.verify(ctx, &r.Verified)
 	return r, nil
 }
 
@@ -110,7 +129,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 	if err != nil {
 		return nil, err
 	}
-	end, err := e.drained(ctx, p)
+	end, err := e.sut().drained(ctx, p)
 	if err != nil {
 		return nil, err
 	}

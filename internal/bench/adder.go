@@ -155,6 +155,10 @@ func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace 
 				err = a.batches(ctx, nc, take, due)
 			case ViaHTTPBatch:
 				err = a.httpBatches(ctx, take, due)
+			case ViaClientAsync:
+				err = a.clientAsync(ctx, nc, take, due)
+			case ViaClientBatch:
+				err = a.clientBatches(ctx, nc, take, due)
 			case ViaHTTP:
 				err = a.httpSingles(ctx, take, due, pace, answered)
 			default:
@@ -175,22 +179,37 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 	if err != nil {
 		return err
 	}
-	// Acknowledgements come in the order of the publishes, so a queue of the window's size holds
-	// the futures.
-	futures := make(chan jetstream.PubAckFuture, window)
+	sut := a.env.sut()
+	return a.inFlight(ctx, take, func(n int) (func() error, error) {
+		f, err := js.PublishMsgAsync(sut.add(a, n, due(n)), jetstream.WithStallWait(addTimeout))
+		return func() error {
+			select {
+			case <-f.Ok():
+				return nil
+			case err := <-f.Err():
+				return err
+			}
+		}, err
+	})
+}
+
+// inFlight adds timers with up to window unacknowledged adds. send starts an add and returns a
+// function that waits for its acknowledgement.
+func (a *Adder) inFlight(ctx context.Context, take func() (int, bool), send func(n int) (wait func() error, err error)) (err error) {
+	// Acknowledgements come in the order of the adds, so a queue of the window's size holds the
+	// waits.
+	waits := make(chan func() error, window)
 	failed := make(chan error, 1)
 	go func() {
 		defer close(failed)
-		for f := range futures {
-			select {
-			case <-f.Ok():
-				a.done.Add(1)
-			case err := <-f.Err():
+		for wait := range waits {
+			if err := wait(); err != nil {
 				failed <- fmt.Errorf("an add was not acknowledged: %w", err)
-				for range futures { // drain, so that the publisher can end
+				for range waits { // drain, so that the sender can end
 				}
 				return
 			}
+			a.done.Add(1)
 		}
 	}()
 	for {
@@ -198,17 +217,17 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 		if !ok {
 			break
 		}
-		f, perr := js.PublishMsgAsync(a.message(schemas.SubjectAdd, n, due(n)), jetstream.WithStallWait(addTimeout))
-		if perr != nil {
-			err = fmt.Errorf("an add was not published: %w", perr)
+		w, serr := send(n)
+		if serr != nil {
+			err = fmt.Errorf("an add was not published: %w", serr)
 			break
 		}
-		futures <- f
+		waits <- w
 	}
-	close(futures)
+	close(waits)
 	select {
-	case ferr := <-failed:
-		return errors.Join(err, ferr)
+	case werr := <-failed:
+		return errors.Join(err, werr)
 	case <-ctx.Done():
 		return errors.Join(err, context.Cause(ctx))
 	}
@@ -223,19 +242,14 @@ func (a *Adder) batches(ctx context.Context, nc *nats.Conn, take func() (int, bo
 	if err != nil {
 		return err
 	}
-	for {
-		msgs := make([]*nats.Msg, 0, batchSize)
-		for len(msgs) < batchSize {
-			n, ok := take()
-			if !ok {
-				break
+	for numbers := gather(take); len(numbers) > 0; numbers = gather(take) {
+		msgs := make([]*nats.Msg, 0, len(numbers))
+		for _, n := range numbers {
+			m := a.env.sut().add(a, n, due(n))
+			if m.Header == nil {
+				m.Header = nats.Header{}
 			}
-			m := a.message(schemas.SubjectAdd, n, due(n))
-			m.Header = nats.Header{}
 			msgs = append(msgs, m)
-		}
-		if len(msgs) == 0 {
-			return nil
 		}
 		bctx, cancel := context.WithTimeout(ctx, addTimeout)
 		_, err := jetstreamext.PublishMsgBatch(bctx, js, msgs)
@@ -245,6 +259,7 @@ func (a *Adder) batches(ctx context.Context, nc *nats.Conn, take func() (int, bo
 		}
 		a.done.Add(int64(len(msgs)))
 	}
+	return nil
 }
 
 // waitUntil waits for a time, or returns false when ctx ends first.

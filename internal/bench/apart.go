@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Names of figures of a node in a process of its own.
+// Names of figures of a system in processes of its own.
 const (
-	apartFigure = "CPU a timer, of server and node"
+	apartFigure = "CPU a timer, without the clients"
 	diskFigure  = "disk a timer"
 	idleAfter   = "after the run"
 )
 
-// startApart starts the servers and the node in separate processes.
+// startApart starts the system under test in processes of its own.
 func (e *Env) startApart(ctx context.Context) error {
 	var err error
 	if e.deployed, err = e.deploy(true); err != nil {
@@ -29,9 +29,6 @@ func (e *Env) startApart(ctx context.Context) error {
 	e.url = e.deployed.url
 	return e.begin(ctx)
 }
-
-// hasNode reports whether the node is one of the processes.
-func (d *deployment) hasNode() bool { return d != nil && d.node != nil }
 
 // cpu returns the CPU time of servers and node so far, in seconds.
 func (d *deployment) cpu() (float64, error) {
@@ -97,11 +94,19 @@ func (e *Env) after(ctx context.Context, r *Result) error {
 		}
 		memory(r, e.deployed, servers, node, idleAfter)
 	}
-	heap, err := e.deployed.liveHeap(ctx)
+	return e.deployed.heapFigure(ctx, r, "heap of the node, "+idleAfter)
+}
+
+// heapFigure adds a figure of the node's live heap, if there is a node.
+func (d *deployment) heapFigure(ctx context.Context, r *Result, name string) error {
+	if d.node == nil {
+		return nil
+	}
+	heap, err := d.liveHeap(ctx)
 	if err != nil {
 		return err
 	}
-	r.figure("heap of the node, "+idleAfter, heap, "MB")
+	r.figure(name, heap, "MB")
 	return nil
 }
 
@@ -111,11 +116,9 @@ func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error)
 	if e.Beside == 0 {
 		return 0, nil
 	}
-	heap, err := d.liveHeap(ctx)
-	if err != nil {
+	if err := d.heapFigure(ctx, r, "heap of the node, pending"); err != nil {
 		return 0, err
 	}
-	r.figure("heap of the node, pending", heap, "MB")
 	rate, lead := e.Rate, e.Lead
 	e.Rate, e.Lead, e.deployed = e.Beside, defaultSteadyLead, d
 	defer func() { e.Rate, e.Lead, e.deployed = rate, lead, nil }()

@@ -9,8 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// arrivals records the first arrival of each timer of an adder: at a subscriber of timers.fired
-// (Watch) or at its callback (receiver).
+// arrivals records the first arrival of each timer of an adder: at a subscriber (Watch) or at its callback (receiver).
 type arrivals struct {
 	adder *Adder
 
@@ -93,21 +92,21 @@ func (s *arrivals) wait(ctx context.Context, due time.Time, patience time.Durati
 	}
 }
 
-// subscribe subscribes on a separate connection, without a limit of pending messages. It returns
-// once the server has the subscription.
-func (e *Env) subscribe(ctx context.Context, name, subject string, handle nats.MsgHandler) error {
+// subscribe subscribes on a separate connection, which it returns, without a limit of pending
+// messages. It returns once the server has the subscription.
+func (e *Env) subscribe(ctx context.Context, name, subject string, handle nats.MsgHandler) (*nats.Conn, error) {
 	nc, err := e.Connect(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	sub, err := nc.Subscribe(subject, handle)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, addTimeout)
 	defer cancel()
-	return nc.FlushWithContext(ctx)
+	return nc, nc.FlushWithContext(ctx)
 }

@@ -96,7 +96,7 @@ func figure(t *testing.T, r *Result, name string) float64 {
 
 func TestAdd(t *testing.T) {
 	t.Parallel()
-	for _, via := range []string{ViaPublish, ViaAPI, ViaClient, ViaHTTP, ViaHTTPBatch} {
+	for _, via := range []string{ViaPublish, ViaAPI, ViaClient, ViaClientAsync, ViaClientBatch, ViaHTTP, ViaHTTPBatch} {
 		t.Run(via, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "add", func(c *Config) { c.Count, c.Via = 500, via })
@@ -165,7 +165,9 @@ func TestBurst(t *testing.T) {
 
 func TestPending(t *testing.T) {
 	t.Parallel()
-	r := run(t, "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast, c.Profile = 1000, 1, true, app.ProfileSafe })
+	r := run(t, "pending", func(c *Config) {
+		c.Count, c.Seconds, c.LoadFast, c.Profile, c.Settle = 1000, 1, true, app.ProfileSafe, time.Second
+	})
 	if r.Verified.Found != 1001 || figure(t, r, restartFigure) <= 0 || figure(t, r, "restart after a kill, until ready") <= 0 || figure(t, r, "disk, pending") <= 0 {
 		t.Errorf("got %+v, want 1,001 timers with the time of the restart and the size on disk", r)
 	}

@@ -14,13 +14,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// cancelWorkload measures the rate at which timers are cancelled by their ids. Each of at least
-// defaultCancelWorkers workers sends one request at a time.
+// cancelWorkload measures the rate at which timers are cancelled by their ids. Callers callers
+// have a connection each, and one request at a time.
 type cancelWorkload struct{}
 
 const (
 	defaultCancelCount   = 20_000
-	defaultCancelWorkers = 64
+	defaultCancelCallers = 64
 )
 
 func (cancelWorkload) Name() string { return "cancel" }
@@ -30,6 +30,7 @@ func (cancelWorkload) About() string {
 
 func (cancelWorkload) Defaults(c *Config) {
 	c.Count = cmp.Or(c.Count, defaultCancelCount)
+	c.Callers = cmp.Or(c.Callers, defaultCancelCallers)
 }
 
 func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
@@ -40,27 +41,34 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := e.follow(ctx, a, e.Count, schemas.StateCancelled)
+	ledger, err := e.sut().follow(ctx, a, e.Count, schemas.StateCancelled)
 	if err != nil {
 		return nil, err
 	}
-	records.beside(ctx)
-	defer records.stop()
+	ledger.beside(ctx)
+	defer ledger.end()
 	p := e.progress()
 	defer p.end()
 	base := time.Now().Add(farAhead).UnixMilli()
 	if err := a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n) }, nil, nil); err != nil {
 		return nil, err
 	}
-	if _, err := e.drained(ctx, p); err != nil {
+	if _, err := e.sut().drained(ctx, p); err != nil {
 		return nil, err
+	}
+	callers := make([]*nats.Conn, e.Callers)
+	for n := range callers {
+		var err error
+		if callers[n], err = e.Connect(fmt.Sprintf("belfry bench canceller %d", n)); err != nil {
+			return nil, err
+		}
 	}
 	m, err := e.meter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &Result{}
-	answers, err := e.cancelAll(ctx, a, p)
+	answers, err := e.cancelAll(ctx, a, callers, p)
 	if err != nil {
 		return nil, err
 	}
@@ -72,30 +80,23 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	use.figures(r, e.Count)
 	r.Latencies = []*Latency{answers}
 	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d cancels by id", e.Count)))
-	st, err := records.settled(ctx, p)
-	if err != nil {
+	if err := ledger.account(ctx, p, &r.Verified); err != nil {
 		return nil, err
 	}
-	r.Verified.Expected, r.Verified.Found = e.Count, st.final
-	records.verify(ctx, &r.Verified)
 	return r, nil
 }
 
-// cancelAll cancels every timer of the adder. It fails unless each answer contains the timer in
-// state cancelled.
-func (e *Env) cancelAll(ctx context.Context, a *Adder, p *progress) (*Latency, error) {
-	workers := e.Workers
-	if workers < defaultCancelWorkers {
-		workers = defaultCancelWorkers
-	}
+// cancelAll cancels every timer of the adder. It fails unless each answer says that its timer
+// was cancelled.
+func (e *Env) cancelAll(ctx context.Context, a *Adder, callers []*nats.Conn, p *progress) (*Latency, error) {
+	sut := e.sut()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	answers := newLatency("answer to a cancel")
 	var mu sync.Mutex
 	var next, done atomic.Int64
 	var wg sync.WaitGroup
-	for worker := range workers {
-		nc := a.conns[worker%len(a.conns)]
+	for _, nc := range callers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				n := int(next.Add(1)) - 1
@@ -103,7 +104,7 @@ func (e *Env) cancelAll(ctx context.Context, a *Adder, p *progress) (*Latency, e
 					return
 				}
 				begun := time.Now()
-				if err := cancelOne(ctx, nc, a.Timer(n)); err != nil {
+				if err := sut.cancel(ctx, nc, a, n); err != nil {
 					cancel(fmt.Errorf("timer %d was not cancelled: %w", n, err))
 					return
 				}
@@ -120,6 +121,7 @@ func (e *Env) cancelAll(ctx context.Context, a *Adder, p *progress) (*Latency, e
 	return answers, context.Cause(ctx)
 }
 
+// cancelOne cancels a timer of Belfry.
 func cancelOne(ctx context.Context, nc *nats.Conn, id schemas.TimerID) error {
 	ctx, stop := context.WithTimeout(ctx, addTimeout)
 	defer stop()

@@ -32,6 +32,7 @@ type nodeSpec struct {
 	Profile          app.Profile
 	Shards           int
 	Retention        time.Duration // 0 for the default
+	NoSearchIndex    bool
 }
 
 // command makes the command of a child process.
@@ -43,18 +44,25 @@ func (c *Config) command(spec childSpec) *exec.Cmd {
 	return c.Child(string(text))
 }
 
-// RunChild runs the process of a spec, which the parent passed to Config.Child: a node until ctx
-// ends, or a nats-server until ctx or in ends. in ends when the parent process ends.
+// RunChild runs the process of a spec, which the parent passed to Config.Child: a node or a
+// nats-server, until ctx or in ends. in ends when the parent process ends.
 func RunChild(ctx context.Context, spec string, in io.Reader) error {
 	var s childSpec
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		return bad("the spec of a child process is not JSON: %v", err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		// Any error also means that the parent is gone.
+		_, _ = io.Copy(io.Discard, in)
+	}()
 	switch {
 	case s.Node != nil:
 		return runNode(ctx, *s.Node)
 	case s.Server != nil:
-		return runServer(ctx, *s.Server, in)
+		return runServer(ctx, *s.Server)
 	}
 	return fmt.Errorf("the spec of a child process names neither a node nor a server")
 }
@@ -69,6 +77,9 @@ func runNode(ctx context.Context, s nodeSpec) error {
 	o.Log = zerolog.New(zerolog.SyncWriter(os.Stderr)).Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	if s.Retention != 0 {
 		o.Retention = s.Retention
+	}
+	if s.NoSearchIndex {
+		o.Roles = app.SharedRoles()
 	}
 	if s.NATSURL != "" {
 		o.NATSURL, o.Replicas = s.NATSURL, s.Replicas

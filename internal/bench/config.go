@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"io"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
@@ -32,13 +34,18 @@ type Config struct {
 	LoadFast bool
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
-	// Apart runs the node in a separate process, so that its CPU, memory and disk usage do not
-	// include those of the clients. The clients connect over TCP.
-	Apart bool
-	// SearchIndex runs the role visibility in the node, beside the other roles. It applies to OnEmbedded without
-	// Apart; a node on other servers has no such role by default.
-	SearchIndex bool
-	// Idle measures the idle node for Seconds after the run. It needs Apart.
+	// System is the system under test; default Belfry. A peer runs on servers of the run, has no
+	// callbacks, and takes adds by ViaPublish, ViaBatch and ViaSingle.
+	System System
+	// InProcess runs the node in the process of the clients, which connect to its embedded server
+	// without TCP. By default the node is a process of its own, and the clients connect over TCP, as
+	// in practice. Figures of an in-process run are better than those of any real deployment.
+	InProcess bool
+	// NoSearchIndex leaves the role visibility out of a node with OnEmbedded. A node on other
+	// servers has no such role by default.
+	NoSearchIndex bool
+	// Idle measures the idle node for Seconds after the run. It needs a node in a process of its
+	// own.
 	Idle bool
 
 	// Rate is the number of timers due per second. For workloads of single adds it is the
@@ -56,14 +63,20 @@ type Config struct {
 	// one instant; at most one of them is not 0.
 	Every          time.Duration
 	Daily, Instant int
+	// Settle is the time after the adds of the pending workload at which their memory is measured:
+	// by then a process has returned what it needed only to add them. 0 means the workload's
+	// default, less than 0 no such measurement.
+	Settle time.Duration
 	// Keys makes the flow workload measure this many idle flow keys; 0 for callbacks under a limit.
 	Keys int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
 	// Workers is the number of concurrent adders, each with its own connection; default
-	// DefaultWorkers for ViaPublish and ViaBatch, DefaultSingles for one request at a time. The
-	// cancel workload shares these connections among at least defaultCancelWorkers cancellers.
+	// DefaultWorkers for ViaPublish and batches, DefaultSingles for one request at a time.
 	Workers int
+	// Callers is the number of concurrent callers of the cancel workload, each with its own
+	// connection and one request at a time.
+	Callers int
 	// Via is the way to add timers; default ViaPublish.
 	Via string
 	// Callback is the kind of callback of the timers: CallbackHTTP, CallbackNATS, or "" for
@@ -88,10 +101,11 @@ type Config struct {
 	// Raw is the number of raw JetStream operations of each kind to measure on the same server
 	// after the run; 0 for none.
 	Raw int
-	// CPUProfile is a file for a CPU profile of the first run's measurement.
+	// CPUProfile is a file for a CPU profile of the first run's measurement. It needs InProcess, as
+	// the profile is of this process.
 	CPUProfile string
 	// MemProfile is a file for a profile of the allocations up to the end of the first run's
-	// measurement.
+	// measurement. It needs InProcess.
 	MemProfile string
 
 	// Progress receives progress lines; nil for none. If Live is true it is a terminal, and
@@ -120,7 +134,10 @@ const (
 	ViaSingle  = "single"  // timers.add; each worker publishes one event at a time
 	ViaAPI     = "api"     // timers.api.add; each worker sends one request at a time
 	ViaClient  = "client"  // the Go client's Add; each worker makes one call at a time
-	ViaHTTP    = "http"    // POST /v1/timers; each worker sends one request at a time
+	// ViaClientAsync is the Go client's AddAsync; each worker has a window of unacknowledged adds.
+	ViaClientAsync = "clientasync"
+	ViaClientBatch = "clientbatch" // the Go client's AddBatch; each worker adds 500 in turn
+	ViaHTTP        = "http"        // POST /v1/timers; each worker sends one request at a time
 	// ViaHTTPBatch is POST /v1/events; each worker sends batches of 500 in turn.
 	ViaHTTPBatch = "httpbatch"
 )
@@ -157,6 +174,9 @@ func (c *Config) oneByOne() bool {
 	return c.Via == ViaSingle || c.Via == ViaAPI || c.Via == ViaClient || c.Via == ViaHTTP
 }
 
+// vias are the ways to add timers.
+var vias = []string{ViaPublish, ViaBatch, ViaSingle, ViaAPI, ViaClient, ViaClientAsync, ViaClientBatch, ViaHTTP, ViaHTTPBatch}
+
 // overHTTP reports whether timers are added over HTTP.
 func (c *Config) overHTTP() bool { return c.Via == ViaHTTP || c.Via == ViaHTTPBatch }
 
@@ -171,6 +191,9 @@ func (c *Config) setDefaults() error {
 	c.Shards = cmp.Or(c.Shards, schemas.DefaultShards)
 	c.Services = cmp.Or(c.Services, 1)
 	c.Profile = cmp.Or(c.Profile, app.ProfileSafe)
+	if c.peer() {
+		c.On = cmp.Or(c.On, OnServer)
+	}
 	c.On = cmp.Or(c.On, OnEmbedded)
 	switch {
 	case c.Size < 0 || c.Size > schemas.DefaultLimitPayload:
@@ -191,8 +214,10 @@ func (c *Config) setDefaults() error {
 		return bad("daily and instant are two measurements: give only one of them")
 	case c.Count < 0 || c.Count > maxCount:
 		return bad("count is %d; it must be 1 to %d", c.Count, maxCount)
-	case c.Via != ViaPublish && c.Via != ViaBatch && c.Via != ViaHTTPBatch && !c.oneByOne():
-		return bad("via %.40q does not exist; it is %s, %s, %s, %s, %s, %s or %s", c.Via, ViaPublish, ViaBatch, ViaSingle, ViaAPI, ViaClient, ViaHTTP, ViaHTTPBatch)
+	case c.Callers < 0 || c.Callers > maxWorkers:
+		return bad("callers is %d; it must be 1 to %d", c.Callers, maxWorkers)
+	case !slices.Contains(vias, c.Via):
+		return bad("via %.40q does not exist; it is one of %s", c.Via, strings.Join(vias, ", "))
 	case c.overHTTP() && c.NATSURL != "":
 		return bad("via %s uses the HTTP address of a node that the tool starts: leave out nats-url", c.Via)
 	case c.Callback != "" && c.Callback != CallbackHTTP && c.Callback != CallbackNATS:
@@ -201,16 +226,35 @@ func (c *Config) setDefaults() error {
 		return bad("on %.40q does not exist; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
 	case c.NATSURL != "" && c.On != OnEmbedded:
 		return bad("on %s starts servers, and nats-url uses a running server: give only one of them", c.On)
-	case c.Apart && c.NATSURL != "":
-		return bad("apart starts a new node: leave out nats-url")
-	case c.SearchIndex && (c.Apart || c.NATSURL != "" || c.On != OnEmbedded):
-		return bad("search-index is for a node with the embedded server in this process: leave out apart, nats-url and on")
+	case c.InProcess && c.NATSURL != "":
+		return bad("in-process starts a new node: leave out nats-url")
+	case (c.CPUProfile != "" || c.MemProfile != "") && !c.InProcess && c.NATSURL == "":
+		return bad("cpuprofile and memprofile are of this process, and the node has its own: add in-process")
 	case c.Retention != 0 && (c.Retention < minRetention || c.NATSURL != ""):
 		return bad("retention configures a new node: leave out nats-url, and give %s or more", minRetention)
-	case c.Idle && !c.Apart:
-		return bad("idle measures a node in a separate process: set apart")
+	case c.Idle && (c.InProcess || c.NATSURL != ""):
+		return bad("idle measures a node in a process of its own: leave out in-process and nats-url")
 	case c.Raw < 0 || c.Raw > maxCount:
 		return bad("raw is %d; it must be 0 to %d", c.Raw, maxCount)
+	}
+	return c.checkPeer()
+}
+
+// checkPeer checks what only a peer does not allow.
+func (c *Config) checkPeer() error {
+	switch {
+	case c.System != "" && c.System != Belfry && c.System != NATSSchedules:
+		return bad("system %.40q does not exist; it is %s or %s", string(c.System), Belfry, NATSSchedules)
+	case !c.peer():
+		return nil
+	case c.On == OnEmbedded:
+		return bad("%s run on a server of their own: on is %s or %s", c.System, OnServer, OnCluster)
+	case c.Profile != app.ProfileSafe && c.Profile != app.ProfileFast:
+		return bad("profile %.40q does not exist; it is %s or %s", string(c.Profile), app.ProfileSafe, app.ProfileFast)
+	case c.Via != ViaPublish && c.Via != ViaBatch && c.Via != ViaSingle:
+		return bad("via %s is for Belfry; %s take %s, %s and %s", c.Via, c.System, ViaPublish, ViaBatch, ViaSingle)
+	case c.NATSURL != "" || c.InProcess || c.Callback != "" || c.Retention != 0 || c.Raw != 0 || c.Keys != 0 || c.Every != 0 || c.Daily != 0 || c.Instant != 0:
+		return bad("nats-url, in-process, callback, retention, raw, keys, every, daily and instant are for Belfry: leave them out")
 	}
 	return nil
 }

@@ -281,7 +281,7 @@ func (g *Growth) scaled(n int) int { return max(int(math.Round(float64(n)*g.Scal
 func (g *Growth) planRuns(p *point, def growing) error {
 	for _, run := range def.runs {
 		c := g.Config
-		c.Profile, c.Apart, c.Raw = p.profile, true, 0
+		c.Profile, c.Raw, c.Settle = p.profile, 0, -1
 		if p.variant.set != nil {
 			p.variant.set(&c)
 		}

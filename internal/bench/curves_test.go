@@ -62,7 +62,7 @@ func TestServices(t *testing.T) {
 			r := run(t, name, func(c *Config) {
 				c.Services, c.Rate, c.Seconds, c.Count = 7, 100, 1, 100
 				if name == "callback" {
-					c.Apart, c.Idle, c.Callback = true, true, CallbackNATS
+					c.Idle, c.Callback = true, CallbackNATS
 				}
 			})
 			if r.Verified.Found != 100 || r.Settings["services"] != 7 {
@@ -88,8 +88,10 @@ func TestGrowthBadSettings(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]Config{
-		"services": {Services: maxServices + 1}, "beside": {Beside: -1}, "idle": {Idle: true},
-		"apart and a URL": {Apart: true, NATSURL: "nats://127.0.0.1:1"}, "search index": {SearchIndex: true, Apart: true},
+		"services": {Services: maxServices + 1}, "beside": {Beside: -1}, "idle": {Idle: true, InProcess: true},
+		"in-process and a URL": {InProcess: true, NATSURL: "nats://127.0.0.1:1"}, "profile of a node elsewhere": {CPUProfile: "cpu"},
+		"system": {System: "moon"}, "peer on an embedded server": {System: NATSSchedules, On: OnEmbedded}, "peer with a callback": {System: NATSSchedules, Callback: CallbackNATS},
+		"peer by the client": {System: NATSSchedules, Via: ViaClient}, "callers": {Callers: -1},
 	} {
 		if _, err := Run(t.Context(), steadyWorkload{}, c, 1); err == nil {
 			t.Errorf("Run with an invalid value of %s: got no error, want one", name)

@@ -22,17 +22,24 @@ type deployment struct {
 	dirs     []string
 	metrics  string // URL of the node's metrics, if the node is a separate process
 	http     string // address of its HTTP API, with metrics
+	// system reports that the processes are the whole system under test.
+	system bool
 }
 
-// deploy prepares the servers of Config.On, and a node if requested, without starting them. If
-// they still run at the end of the Env, it kills them.
-func (e *Env) deploy(withNode bool) (*deployment, error) {
-	d := &deployment{profile: e.Profile, replicas: 1}
+// whole reports whether the processes are the whole system under test: a node with its servers, or
+// the servers of a peer.
+func (d *deployment) whole() bool { return d != nil && d.system }
+
+// deploy prepares the servers of Config.On, and with whole the whole system under test, without
+// starting them. If they still run at the end of the Env, it kills them.
+func (e *Env) deploy(whole bool) (*deployment, error) {
+	d := &deployment{profile: e.Profile, replicas: 1, system: whole}
+	withNode := whole && !e.peer()
 	count := map[Topology]int{OnServer: 1, OnCluster: replicas}[e.On]
 	if count > 1 {
 		d.replicas = replicas
 	}
-	if (count > 0 || withNode) && e.Child == nil {
+	if (count > 0 || whole) && e.Child == nil {
 		return nil, bad("this run starts processes, but Config.Child is not set")
 	}
 	addrs, err := freeAddrs(2*count + 2)
@@ -54,7 +61,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 		if count > 1 {
 			spec.Cluster, spec.Routes = routes[n], routes
 		}
-		p := &process{what: "nats-server " + spec.Name, endsWithInput: true, ready: serves("nats://"+spec.Listen, d.replicas)}
+		p := &process{what: "nats-server " + spec.Name, ready: serves("nats://"+spec.Listen, d.replicas)}
 		p.command = func() *exec.Cmd {
 			spec.SyncAlways = d.profile == app.ProfileSafe
 			return e.command(childSpec{Server: &spec})
@@ -65,7 +72,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 	if !withNode {
 		return d, nil
 	}
-	spec := nodeSpec{HTTP: httpAddr, Shards: e.Shards, Retention: e.Retention}
+	spec := nodeSpec{HTTP: httpAddr, Shards: e.Shards, Retention: e.Retention, NoSearchIndex: e.NoSearchIndex}
 	if count > 0 {
 		spec.NATSURL, spec.Replicas = d.url, d.replicas
 	} else {
@@ -76,7 +83,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 		spec.NATSListen = natsAddr
 	}
 	d.http, d.metrics = httpAddr, "http://"+httpAddr+"/metrics"
-	d.node = &process{what: "the node", ready: answers("http://" + httpAddr + "/readyz")}
+	d.node = &process{what: "the node", endsBySignal: true, ready: answers("http://" + httpAddr + "/readyz")}
 	d.node.command = func() *exec.Cmd {
 		spec.Profile = d.profile
 		return e.command(childSpec{Node: &spec})

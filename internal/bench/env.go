@@ -32,13 +32,13 @@ type Env struct {
 	flowKey func(n int) string
 }
 
-// Start starts the servers and the node of Config.On, or connects to the Belfry at NATSURL. Then
-// it fires Warmup timers, which are not measured.
+// Start starts the servers of Config.On and the system under test, or connects to the Belfry at
+// NATSURL. Then it fires Warmup timers, which are not measured.
 func (e *Env) Start(ctx context.Context) error {
 	if e.NATSURL != "" {
 		return e.begin(ctx)
 	}
-	if e.Apart {
+	if !e.InProcess {
 		return e.startApart(ctx)
 	}
 	o := app.Options{
@@ -55,7 +55,7 @@ func (e *Env) Start(ctx context.Context) error {
 			return err
 		}
 		o.NATSListen, o.Profile = "127.0.0.1:0", e.Profile
-		if !e.SearchIndex {
+		if e.NoSearchIndex {
 			o.Roles = app.SharedRoles()
 		}
 	} else {
@@ -112,7 +112,7 @@ func (e *Env) warm(ctx context.Context) error {
 	if err := w.Wait(ctx, patience, func(seen int) { p.show("warming up: %d of %d fired", seen, len(due)) }); err != nil {
 		return err
 	}
-	_, err = e.drained(ctx, p)
+	_, err = e.sut().drained(ctx, p)
 	return err
 }
 
@@ -125,6 +125,11 @@ func (e *Env) attach(ctx context.Context) error {
 	if e.js, err = jetstream.New(nc); err != nil {
 		return err
 	}
+	return e.sut().attach(ctx)
+}
+
+// countShards counts the shards of the Belfry that the run has connected to.
+func (e *Env) countShards(ctx context.Context) error {
 	for e.shard = 0; ; e.shard++ {
 		_, err := e.js.Stream(ctx, "KV_"+schemas.BucketTimers(e.shard))
 		switch {
@@ -132,7 +137,7 @@ func (e *Env) attach(ctx context.Context) error {
 		case errors.Is(err, jetstream.ErrStreamNotFound) && e.shard > 0:
 			return nil
 		default:
-			return fmt.Errorf("no Belfry answers at %s: %w", schemas.RedactURLs(nc.ConnectedUrl()), err)
+			return fmt.Errorf("no Belfry answers at %s: %w", schemas.RedactURLs(e.js.Conn().ConnectedUrl()), err)
 		}
 	}
 }
@@ -210,9 +215,9 @@ func (e *Env) close(ctx context.Context) error {
 	return err
 }
 
-// drained waits until TIMERS_ADD is empty, and returns that time. It fails if the number of adds
-// does not fall for a while.
-func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
+// addsDrained waits until TIMERS_ADD is empty, and returns that time. It fails if the number of
+// adds does not fall for a while.
+func (e *Env) addsDrained(ctx context.Context, p *progress) (time.Time, error) {
 	const patience = 30 * time.Second
 	s, err := e.js.Stream(ctx, schemas.StreamAdd)
 	if err != nil {

@@ -31,8 +31,8 @@ type meter struct {
 type usage struct {
 	took                   time.Duration
 	cpu                    float64 // CPU of all processes of the run, in seconds
-	apart                  float64 // CPU of servers and node in seconds; 0 unless the node is a separate process
-	disk                   int64   // growth of the data in bytes; 0 unless the node is a separate process
+	apart                  float64 // CPU of the system under test in seconds; 0 unless it has processes of its own
+	disk                   int64   // growth of its data in bytes; 0 unless it has processes of its own
 	others                 float64 // CPU of processes outside the run, in seconds
 	allocs, bytes          uint64
 	messages               uint64
@@ -125,7 +125,7 @@ func (e *Env) memProfile() error {
 }
 
 func (m *meter) stop(ctx context.Context) (usage, error) {
-	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil && !m.env.deployed.hasNode(), processes: m.env.deployed != nil}
+	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil && !m.env.deployed.whole(), processes: m.env.deployed != nil}
 	worked := machineCPU() - m.machine
 	u.calls = selfCalls() - m.calls
 	var mem runtime.MemStats
@@ -140,7 +140,7 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 			return u, err
 		}
 		u.cpu += now - m.apart
-		if m.env.deployed.hasNode() {
+		if m.env.deployed.whole() {
 			u.apart = now - m.apart
 			disk, err := m.env.deployed.diskBytes()
 			if err != nil {

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"strconv"
@@ -25,9 +24,9 @@ type serverSpec struct {
 	Routes  []string `json:"routes,omitempty"`
 }
 
-// runServer runs a nats-server with JetStream until in or ctx ends. in ends when the parent process
-// ends.
-func runServer(ctx context.Context, spec serverSpec, in io.Reader) error {
+// runServer runs a nats-server with JetStream until ctx ends, with the settings of a node's
+// embedded server. Like the program nats-server it uses Go's default for garbage collections.
+func runServer(ctx context.Context, spec serverSpec) error {
 	host, port, err := hostPort(spec.Listen)
 	if err != nil {
 		return err
@@ -53,15 +52,7 @@ func runServer(ctx context.Context, spec serverSpec, in io.Reader) error {
 	if !srv.ReadyForConnections(startBound) {
 		err = fmt.Errorf("nats-server was not ready after %s", startBound)
 	} else {
-		ended := make(chan error, 1)
-		go func() {
-			_, err := io.Copy(io.Discard, in)
-			ended <- err
-		}()
-		select {
-		case <-ctx.Done():
-		case err = <-ended:
-		}
+		<-ctx.Done()
 	}
 	srv.Shutdown()
 	srv.WaitForShutdown()

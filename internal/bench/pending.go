@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/app"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // pendingWorkload measures the cost of timers that only wait. Servers and node are separate
@@ -20,6 +19,7 @@ type pendingWorkload struct{}
 const (
 	defaultPendingCount   = 1_000_000
 	defaultPendingSeconds = 30
+	defaultSettle         = time.Minute
 	// quiet bounds the pause before a measurement of idle CPU. In the pause a server finishes the
 	// work that follows a start or an add.
 	quiet = 10 * time.Second
@@ -36,12 +36,16 @@ func (pendingWorkload) About() string {
 func (pendingWorkload) Defaults(c *Config) {
 	c.Count = cmp.Or(c.Count, defaultPendingCount)
 	c.Seconds = cmp.Or(c.Seconds, defaultPendingSeconds)
+	c.Settle = cmp.Or(c.Settle, defaultSettle)
 }
 
 // Figures that the table uses.
 const (
 	restartFigure = "restart after a kill, until a timer fired"
 	idleFigure    = "idle CPU, pending, above empty"
+	// filledFigure is the memory at Settle after the adds, restartedFigure that after a restart.
+	filledFigure    = "memory a timer, settled after the adds, above empty"
+	restartedFigure = "memory a timer, pending, restarted, above empty"
 )
 
 func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
@@ -86,6 +90,9 @@ func (e *Env) pending(ctx context.Context, add func(context.Context) (*Result, e
 		return nil, err
 	}
 	empty.figures(r, d, "empty")
+	if err := e.settled(ctx, r, d, empty, p); err != nil {
+		return nil, err
+	}
 	if err := e.reprofile(ctx, d, p, e.Profile); err != nil {
 		return nil, err
 	}
@@ -125,6 +132,35 @@ func (e *Env) fill(ctx context.Context, d *deployment, add func(context.Context)
 	return r, nil
 }
 
+// settled measures the memory of the timers at Settle after they were added.
+func (e *Env) settled(ctx context.Context, r *Result, d *deployment, empty idleness, p *progress) error {
+	if e.Settle <= 0 {
+		return nil
+	}
+	if err := waitShown(ctx, e.Settle, p, "letting the memory settle after the adds"); err != nil {
+		return err
+	}
+	servers, node, err := d.usage()
+	if err != nil {
+		return err
+	}
+	memory(r, d, servers, node, "settled after the adds")
+	r.figure(filledFigure, (servers.rssMB+node.rssMB-empty.serversMB-empty.nodeMB)*1e6/float64(e.Count), "B")
+	return nil
+}
+
+// waitShown waits for a time and shows what for.
+func waitShown(ctx context.Context, d time.Duration, p *progress, doing string) error {
+	end := time.Now().Add(d)
+	for left := d; left > 0; left = time.Until(end) {
+		p.show("%s: %.0fs left", doing, left.Seconds())
+		if !waitUntil(ctx, time.Now().Add(min(left, 200*time.Millisecond))) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // withPending measures while the timers are pending.
 func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty idleness, p *progress) error {
 	idle, err := e.idle(ctx, d, p, "pending")
@@ -147,7 +183,7 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 	if err := e.restart(ctx, r, d, p); err != nil {
 		return err
 	}
-	found, err := e.records(ctx)
+	found, err := e.sut().known(ctx)
 	if err != nil {
 		return err
 	}
@@ -162,7 +198,7 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 		return err
 	}
 	idle.figures(r, d, "pending, restarted")
-	r.figure("memory a timer, pending, restarted, above empty", (idle.serversMB+idle.nodeMB-empty.serversMB-empty.nodeMB)*perTimer, "B")
+	r.figure(restartedFigure, (idle.serversMB+idle.nodeMB-empty.serversMB-empty.nodeMB)*perTimer, "B")
 	return nil
 }
 
@@ -215,12 +251,13 @@ func (e *Env) restart(ctx context.Context, r *Result, d *deployment, p *progress
 func (e *Env) firedAt(ctx context.Context, a *Adder) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("the timer that was due did not fire within %s of the restart", startBound))
 	defer cancel()
-	s, err := e.js.Stream(ctx, schemas.StreamFired)
+	stream, subject := a.fired()
+	s, err := e.js.Stream(ctx, stream)
 	if err != nil {
 		return time.Time{}, err
 	}
 	for {
-		m, err := s.GetLastMsgForSubject(ctx, schemas.SubjectFired(a.service))
+		m, err := s.GetLastMsgForSubject(ctx, subject)
 		if err == nil {
 			return m.Time, nil
 		}
@@ -244,28 +281,18 @@ func (i idleness) figures(r *Result, d *deployment, what string) {
 }
 
 func memory(r *Result, d *deployment, servers, node used, what string) {
-	if len(d.servers) > 0 {
+	if len(d.servers) > 0 && d.node != nil {
 		r.figure("memory of the servers, "+what, servers.rssMB, "MB")
 		r.figure("memory of the node, "+what, node.rssMB, "MB")
 		return
 	}
-	r.figure("memory, "+what, node.rssMB, "MB")
+	r.figure("memory, "+what, servers.rssMB+node.rssMB, "MB") // one of them is 0
 }
 
 // idle measures the usage of a deployment without work for Seconds.
 func (e *Env) idle(ctx context.Context, d *deployment, p *progress, what string) (idleness, error) {
-	wait := func(d time.Duration, doing string) error {
-		end := time.Now().Add(d)
-		for left := d; left > 0; left = time.Until(end) {
-			p.show("%s (%s): %.0fs left", doing, what, left.Seconds())
-			if !waitUntil(ctx, time.Now().Add(min(left, 200*time.Millisecond))) {
-				return context.Cause(ctx)
-			}
-		}
-		return nil
-	}
 	watched := time.Duration(e.Seconds) * time.Second
-	if err := wait(min(quiet, watched), "letting it settle"); err != nil {
+	if err := waitShown(ctx, min(quiet, watched), p, "letting it settle ("+what+")"); err != nil {
 		return idleness{}, err
 	}
 	servers, node, err := d.usage()
@@ -273,7 +300,7 @@ func (e *Env) idle(ctx context.Context, d *deployment, p *progress, what string)
 		return idleness{}, err
 	}
 	begun := time.Now()
-	if err := wait(watched, "measuring idle CPU"); err != nil {
+	if err := waitShown(ctx, watched, p, "measuring idle CPU ("+what+")"); err != nil {
 		return idleness{}, err
 	}
 	serversEnd, nodeEnd, err := d.usage()

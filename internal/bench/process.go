@@ -34,20 +34,21 @@ type process struct {
 	// ready reports whether the process serves requests. A call may take long, and may return
 	// false many times.
 	ready func(context.Context) bool
-	// endsWithInput is true for a process that stops when its standard input ends, and not after
-	// a signal.
-	endsWithInput bool
-	cmd           *exec.Cmd
-	stdin         io.Closer
-	exited        chan error
-	out           tail
+	// endsBySignal is true for a process that is stopped by a signal, as an operator would; false
+	// for one that is stopped by the end of its standard input. Both end when their standard input
+	// ends, which is when this process ends in whatever way.
+	endsBySignal bool
+	cmd          *exec.Cmd
+	stdin        io.Closer
+	exited       chan error
+	out          tail
 }
 
 // launch starts the process without waiting until it is ready.
 func (p *process) launch() error {
 	cmd := p.command()
 	cmd.Stdout, cmd.Stderr = &p.out, &p.out
-	in, err := cmd.StdinPipe() // ends when this process dies, so a server does not outlive it
+	in, err := cmd.StdinPipe() // ends when this process dies, so that the child does not outlive it
 	if err != nil {
 		return err
 	}
@@ -98,9 +99,11 @@ func (p *process) stop() error {
 	if p.cmd == nil {
 		return nil
 	}
-	err := p.stdin.Close()
-	if !p.endsWithInput {
+	var err error
+	if p.endsBySignal {
 		err = p.cmd.Process.Signal(syscall.SIGTERM)
+	} else {
+		err = p.stdin.Close()
 	}
 	t := time.NewTimer(stopBound)
 	defer t.Stop()

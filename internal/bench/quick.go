@@ -19,7 +19,7 @@ const (
 // timers. Each run has a new node with an embedded server in this process. Quick uses Profile,
 // Dir and Progress of c. After an error it returns the results before it, like Run.
 func Quick(ctx context.Context, c Config) ([]*Result, error) {
-	base := Config{Profile: c.Profile, Dir: c.Dir, Progress: c.Progress, Live: c.Live, Warmup: quickWarmup}
+	base := Config{InProcess: true, NoSearchIndex: true, Profile: c.Profile, Dir: c.Dir, Progress: c.Progress, Live: c.Live, Warmup: quickWarmup}
 	add, steady, burst := base, base, base
 	add.Via, add.Count = ViaBatch, quickAdds
 	steady.Rate, steady.Seconds = quickSteadyRate, quickSteadySeconds
@@ -61,7 +61,7 @@ func QuickText(w io.Writer, results []*Result) error {
 	}
 	if len(results) > 0 {
 		m := results[0].Machine
-		p.f("%s profile, embedded server; %d CPUs, %s/%s, %s; server, node and clients in one process\n", results[0].Settings["profile"], m.CPUs, m.OS, m.Arch, m.Go)
+		p.f("%s profile, embedded server; %d CPUs, %s/%s, %s; server, node and clients in one process, without the search index\n", results[0].Settings["profile"], m.CPUs, m.OS, m.Arch, m.Go)
 	}
 	return p.err
 }

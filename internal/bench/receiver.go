@@ -48,11 +48,12 @@ func (e *Env) newReceiver(ctx context.Context, a *Adder, count int) (*receiver, 
 func (e *Env) receiveNATS(ctx context.Context, rx *receiver) error {
 	subject := "bench.callback." + rx.adder.prefix + "call"
 	rx.adder.callback = "nats:" + subject
-	return e.subscribe(ctx, "belfry bench receiver", subject, func(m *nats.Msg) {
+	_, err := e.subscribe(ctx, "belfry bench receiver", subject, func(m *nats.Msg) {
 		rx.note([]byte(m.Header.Get("ce-id")))
 		// If the answer is lost, Belfry repeats the call, and Repeated counts it.
 		_ = m.Respond(nil)
 	})
+	return err
 }
 
 func (rx *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -46,20 +46,32 @@ func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, 
 func (e *Env) records(ctx context.Context) (int, error) {
 	n := 0
 	for shard := range e.shard {
-		// The number of pending messages of a consumer is JetStream's only count by subject that
-		// is exact and cheap.
-		c, err := e.js.CreateConsumer(ctx, bucketStream(shard), jetstream.ConsumerConfig{
-			FilterSubject: recordSubject(shard) + "*", AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
-		})
+		here, err := e.countMessages(ctx, bucketStream(shard), recordSubject(shard)+"*")
 		if err != nil {
-			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
+			return 0, err
 		}
-		n += int(c.CachedInfo().NumPending)
-		if err := e.js.DeleteConsumer(ctx, bucketStream(shard), c.CachedInfo().Name); err != nil {
-			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
-		}
+		n += here
 	}
 	return n, nil
+}
+
+// countMessages counts the messages of a stream whose subject matches a filter.
+func (e *Env) countMessages(ctx context.Context, stream, filter string) (int, error) {
+	failed := func(err error) (int, error) {
+		return 0, fmt.Errorf("count the messages of %s in %s: %w", filter, stream, err)
+	}
+	// The number of pending messages of a consumer is JetStream's only count by subject that is
+	// exact and cheap.
+	c, err := e.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		FilterSubject: filter, AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return failed(err)
+	}
+	if err := e.js.DeleteConsumer(ctx, stream, c.CachedInfo().Name); err != nil {
+		return failed(err)
+	}
+	return int(c.CachedInfo().NumPending), nil
 }
 
 // states has the latest known states of the records of a run's timers.
@@ -89,9 +101,9 @@ type follower struct {
 	stop func() // ends the goroutine of beside
 }
 
-// follow returns a follower of the timers 0 to count-1 of an adder. Call it before they are
-// added.
-func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.State) (*follower, error) {
+// followRecords returns a follower of the timers 0 to count-1 of an adder. Call it before they
+// are added.
+func (e *Env) followRecords(ctx context.Context, a *Adder, count int, want schemas.State) (*follower, error) {
 	from, err := e.marks(ctx)
 	if err != nil {
 		return nil, err
@@ -119,6 +131,21 @@ func (f *follower) beside(ctx context.Context) {
 			_ = f.pass(ctx, func() {}) // after an error the next pass continues
 		}
 	}()
+}
+
+// end ends the goroutine of beside.
+func (f *follower) end() { f.stop() }
+
+// account counts the timers that have a record, and those whose record is not in the wanted
+// state.
+func (f *follower) account(ctx context.Context, p *progress, v *Verified) error {
+	st, err := f.settled(ctx, p)
+	if err != nil {
+		return err
+	}
+	v.Expected, v.Found = len(st.at), st.known
+	f.verify(ctx, v)
+	return nil
 }
 
 // pass reads the records that the shards have stored since the last pass.

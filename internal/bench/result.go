@@ -77,7 +77,10 @@ func settings(c Config) map[string]any {
 		s["retention"] = c.Retention.String()
 	}
 	if c.NATSURL == "" {
-		s["on"], s["profile"], s["shards"], s["warmup"] = string(c.On), string(c.Profile), c.Shards, max(c.Warmup, 0)
+		s["on"], s["profile"], s["warmup"] = string(c.On), string(c.Profile), max(c.Warmup, 0)
+		if !c.peer() {
+			s["shards"] = c.Shards
+		}
 	} else {
 		s["on"] = "remote"
 	}
@@ -97,14 +100,20 @@ func settings(c Config) map[string]any {
 			s[name] = n
 		}
 	}
-	if c.Apart {
-		s["apart"] = true
+	if c.InProcess {
+		s["in_process"] = true
+	}
+	if c.System != "" {
+		s["system"] = string(c.System)
 	}
 	if c.LoadFast {
 		s["load_fast"] = true
 	}
-	if c.SearchIndex {
-		s["search_index"] = true
+	if c.Callers > 0 {
+		s["callers"] = c.Callers
+	}
+	if c.NoSearchIndex {
+		s["search_index"] = false
 	}
 	return s
 }
@@ -192,6 +201,9 @@ func (r *Result) Text(w io.Writer) error {
 	if v.Unseen > 0 || v.Repeated > 0 {
 		p.f("  the subscriber missed %d and saw %d more than once, which is no fault\n", v.Unseen, v.Repeated)
 	}
+	if r.Settings["in_process"] == true {
+		p.f("  in one process: server, node and clients share it without TCP, so a deployment is slower than these figures\n")
+	}
 	if busy := r.value(othersFigure); busy > busyPercent {
 		p.f("  the machine was busy with something else (%.0f %% of a core): these figures are not its best\n", busy)
 	}
@@ -214,6 +226,12 @@ func (r *Result) title(c Config, what string) string {
 	parts := []string{what}
 	if c.NATSURL == "" {
 		parts = append(parts, string(c.Profile)+" profile")
+		if c.peer() {
+			parts = append([]string{c.System.Title()}, parts...)
+		}
+		if c.InProcess {
+			parts = append(parts, "in one process")
+		}
 		if c.On != OnEmbedded {
 			parts = append(parts, "on a "+string(c.On))
 		}

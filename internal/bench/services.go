@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/belfryio/belfry/schemas"
 )
 
 // serviceOf returns the service of timer n. The services take turns.
@@ -16,13 +14,13 @@ func (a *Adder) serviceOf(n int) string {
 	return a.names[n%len(a.names)]
 }
 
-// fired returns the subject on which the adder's timers fire. With several services other timers
-// fire there, too; their ids distinguish them.
-func (a *Adder) fired() string {
+// fired returns the stream and the subject of the events of the adder's timers. With several
+// services other timers fire there, too; their ids distinguish them.
+func (a *Adder) fired() (stream, subject string) {
 	if len(a.names) == 0 {
-		return schemas.SubjectFired(a.service)
+		return a.env.sut().fired(a.service)
 	}
-	return schemas.SubjectFired("*")
+	return a.env.sut().fired("*")
 }
 
 // beginFigure is the CPU time for the first timer of a service, which creates its consumer.

@@ -2,11 +2,9 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
@@ -67,32 +65,9 @@ func (a *Adder) single(nc *nats.Conn, due func(int) int64) (func(ctx context.Con
 		return nil, err
 	}
 	return func(ctx context.Context, n int) error {
-		_, err := js.PublishMsg(ctx, a.message(schemas.SubjectAdd, n, due(n)))
+		_, err := js.PublishMsg(ctx, a.env.sut().add(a, n, due(n)))
 		return err
 	}, nil
-}
-
-// call adds a timer with the Go client. It creates the event as a user's program would.
-func (a *Adder) call(ctx context.Context, c *belfry.Client, n int, dueMs int64) error {
-	e := event.New()
-	e.SetID(a.ID(n))
-	e.SetSource(source)
-	e.SetType("belfry.bench")
-	if err := e.SetData(event.ApplicationJSON, a.pad); err != nil {
-		return err
-	}
-	opts := []belfry.AddOption{belfry.At(time.UnixMilli(dueMs)), belfry.WithService(a.serviceOf(n))}
-	if a.callback != "" {
-		opts = append(opts, belfry.WithCallback(a.callback))
-	}
-	r, err := c.Add(ctx, e, opts...)
-	switch {
-	case err != nil:
-		return err
-	case r.Timer != a.Timer(n):
-		return errors.New("the answer names another timer")
-	}
-	return nil
 }
 
 // request sends a request to the API. It returns an error that the answer contains.

@@ -104,7 +104,7 @@ func (e *Env) paced(ctx context.Context, service string, follow bool) (*pacedRun
 	var records *follower
 	var rx *receiver
 	if follow {
-		if records, err = e.follow(ctx, a, count, schemas.StateSuccess); err != nil {
+		if records, err = e.followRecords(ctx, a, count, schemas.StateSuccess); err != nil {
 			return nil, nil, err
 		}
 		records.beside(ctx)

@@ -166,7 +166,7 @@ func rows() []row {
 			[]rowGoal{{"cancels by id", atLeast(5000, "/s"), atLeast(15_000, "/s"), byFigure("cancels")}},
 		},
 		{
-			"pending", "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast = 1_000_000, 8, true }, nil,
+			"pending", "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast, c.Settle = 1_000_000, 8, true, -1 }, nil,
 			[]rowGoal{
 				{"1 M pending: restart after SIGKILL until firing", below(8, "s"), below(8, "s"), byFigure(restartFigure)},
 				{"1 M pending: idle CPU above an empty server's", below(2, "% of a core"), below(2, "% of a core"), byFigure(idleFigure)},
@@ -378,9 +378,17 @@ func (t *TableResult) Markdown(w io.Writer) error {
 	t.budget(p)
 	if len(t.Results) > 0 {
 		m := t.Results[0].Machine
-		p.f("\n%d CPUs, %s/%s, %s; %s; values that reach the goal are bold; %.0f s in all.\n", m.CPUs, m.OS, m.Arch, m.Go, t.Results[0].At.Format("2006-01-02"), t.Took)
+		p.f("\n%d CPUs, %s/%s, %s; %s; values that reach the goal are bold; %s; %.0f s in all.\n", m.CPUs, m.OS, m.Arch, m.Go, t.Results[0].At.Format("2006-01-02"), t.where(), t.Took)
 	}
 	return p.err
+}
+
+// where says in which processes the runs were.
+func (t *TableResult) where() string {
+	if t.Results[0].Settings["in_process"] == true {
+		return "server, node and clients in one process, without TCP"
+	}
+	return "the node in a process of its own, clients over TCP"
 }
 
 // budget writes the table with the cost of a timer in each run.

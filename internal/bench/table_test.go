@@ -45,12 +45,10 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestTableApart: the node of a table can be a separate process, also with HTTP callbacks to this
-// process.
-func TestTableApart(t *testing.T) {
+// TestTableCallbacks: the node is a separate process and calls back to this one.
+func TestTableCallbacks(t *testing.T) {
 	t.Parallel()
 	table := &Table{Config: config(t), Profiles: []app.Profile{app.ProfileFast}, Scale: 0.01, Only: []string{"http"}}
-	table.Apart = true
 	r, err := table.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -110,18 +110,7 @@ func (a *Adder) httpBatches(ctx context.Context, take func() (int, bool), due fu
 		return err
 	}
 	defer closeIdle()
-	for {
-		numbers := make([]int, 0, batchSize)
-		for len(numbers) < batchSize {
-			n, ok := take()
-			if !ok {
-				break
-			}
-			numbers = append(numbers, n)
-		}
-		if len(numbers) == 0 {
-			return nil
-		}
+	for numbers := gather(take); len(numbers) > 0; numbers = gather(take) {
 		bctx, cancel := context.WithTimeout(ctx, addTimeout)
 		err := h.batch(bctx, numbers, due)
 		cancel()
@@ -130,6 +119,7 @@ func (a *Adder) httpBatches(ctx context.Context, take func() (int, bool), due fu
 		}
 		a.done.Add(int64(len(numbers)))
 	}
+	return nil
 }
 
 // httpSingles adds one timer at a time over HTTP; see singles.

@@ -6,30 +6,29 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/belfryio/belfry/schemas"
 )
 
-// Watch observes timers as they fire, with a subscription to timers.fired.<service>. It measures
-// lateness and does not account for timers. A plain subscriber may miss messages, receives a
+// Watch observes timers as they fire, with a subscriber of their events. It measures lateness and
+// does not account for timers. A plain subscriber may miss messages, receives a
 // message before the stream has stored it, and receives a message twice that was published twice
 // and stored once. Account reads the stream instead.
 type Watch struct {
 	arrivals
 	env   *Env
 	dueMs []int64
-	first uint64 // sequence of TIMERS_FIRED at which the events of the watched timers begin
+	first uint64 // sequence of the stream at which the events of the watched timers begin
 }
 
 // Watch begins to watch the timers 0 to len(dueMs)-1 of the adder.
 func (e *Env) Watch(ctx context.Context, a *Adder, dueMs []int64) (*Watch, error) {
 	w := &Watch{arrivals: newArrivals(a, len(dueMs)), env: e, dueMs: dueMs}
-	s, err := e.js.Stream(ctx, schemas.StreamFired)
+	stream, subject := a.fired()
+	s, err := e.js.Stream(ctx, stream)
 	if err != nil {
 		return nil, err
 	}
 	w.first = s.CachedInfo().State.LastSeq + 1
-	return w, e.subscribe(ctx, "belfry bench subscriber", a.fired(), func(m *nats.Msg) { w.note(m.Data) })
+	return w, e.sut().receive(ctx, "belfry bench subscriber", subject, w.first, func(m *nats.Msg) { w.note(m.Data) })
 }
 
 // Wait waits until every timer was received. It returns without an error when nothing has come

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/schemas"
@@ -23,7 +24,7 @@ type Workload interface {
 
 // Workloads returns all workloads.
 func Workloads() []Workload {
-	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, schedulesWorkload{}, flowWorkload{}, rawWorkload{}}
+	return []Workload{addWorkload{}, singlesWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, schedulesWorkload{}, flowWorkload{}, rawWorkload{}}
 }
 
 // ErrUnsound is wrapped by the error of a run with a missing, repeated or early timer, or with a
@@ -42,12 +43,20 @@ func Find(name string) (Workload, error) {
 	return nil, schemas.Errorf(schemas.CodeConfig, "workload %.40q does not exist; there are:%s", name, known)
 }
 
+// PeerWorkloads returns the workloads that also measure a peer.
+func PeerWorkloads() []Workload {
+	return []Workload{addWorkload{}, singlesWorkload{}, steadyWorkload{}, burstWorkload{}, pendingWorkload{}, cancelWorkload{}}
+}
+
 // Run measures repeat times, each time on a new Env, and returns all results. It stops at the
 // first error and returns it with the results so far, including that of an unsound run.
 func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, error) {
 	w.Defaults(&c)
 	if err := c.setDefaults(); err != nil {
 		return nil, err
+	}
+	if c.peer() && !slices.ContainsFunc(PeerWorkloads(), func(p Workload) bool { return p.Name() == w.Name() }) {
+		return nil, bad("workload %s is for Belfry", w.Name())
 	}
 	if repeat < 1 {
 		return nil, bad("repeat is %d; it must be 1 or more", repeat)
@@ -71,7 +80,17 @@ func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, erro
 	return results, nil
 }
 
-func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
+// runOnce measures on a new Env, and adds the load by others during the whole run.
+func runOnce(ctx context.Context, w Workload, c Config) (*Result, error) {
+	load := beginLoad()
+	r, err := runIn(ctx, w, c)
+	if r != nil {
+		load.figure(r)
+	}
+	return r, err
+}
+
+func runIn(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 	e := &Env{Config: c}
 	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 	begun := time.Now()
@@ -79,7 +98,7 @@ func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 	if err == nil && e.Raw > 0 {
 		err = e.raw(ctx, r)
 	}
-	if err == nil && e.Apart && e.deployed != nil {
+	if err == nil && e.deployed.whole() {
 		err = e.after(ctx, r)
 	}
 	if r == nil {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/belfryio/belfry/internal/app"
 )
@@ -21,7 +22,7 @@ func TestSingle(t *testing.T) {
 func TestDay(t *testing.T) {
 	t.Parallel()
 	profile := filepath.Join(t.TempDir(), "cpu")
-	r := run(t, "day", func(c *Config) { c.Rate, c.Seconds, c.Raw, c.CPUProfile = 200, 3, 500, profile })
+	r := run(t, "day", func(c *Config) { c.Rate, c.Seconds, c.Raw, c.InProcess, c.CPUProfile = 200, 3, 500, true, profile })
 	l := r.latency(concludedLag)
 	if r.Verified.Found != 600 || l == nil || l.Count() != 600 || figure(t, r, "timers concluded") <= 0 {
 		t.Errorf("got %+v, want 600 timers with their latencies, and a rate", r)
@@ -68,7 +69,7 @@ func TestRemote(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	r := run(t, "cancel", func(c *Config) { c.Count = 300 })
+	r := run(t, "cancel", func(c *Config) { c.Count, c.Callers = 300, 5 })
 	if r.Verified.Found != 300 || figure(t, r, "cancels") <= 0 || r.Latencies[0].Count() != 300 {
 		t.Errorf("got %+v, want 300 timers and cancels with their latencies", r)
 	}
@@ -82,13 +83,16 @@ func TestRaw(t *testing.T) {
 	}
 }
 
-// TestTopologies runs the node on servers in separate processes.
+// TestTopologies runs the node on servers in separate processes, the node of the cluster in this
+// one.
 func TestTopologies(t *testing.T) {
 	t.Parallel()
 	for _, on := range []Topology{OnServer, OnCluster} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
-			r := run(t, "steady", func(c *Config) { c.On, c.Profile, c.Rate, c.Seconds, c.Raw = on, app.ProfileSafe, 100, 2, 100 })
+			r := run(t, "steady", func(c *Config) {
+				c.On, c.Profile, c.Rate, c.Seconds, c.Raw, c.InProcess = on, app.ProfileSafe, 100, 2, 100, on == OnCluster
+			})
 			if r.Verified.Found != 200 || figure(t, r, cpuFigure) <= 0 || r.Settings["on"] != string(on) {
 				t.Errorf("got %+v, want 200 timers, their CPU, and the topology %s", r, on)
 			}
@@ -96,7 +100,7 @@ func TestTopologies(t *testing.T) {
 	}
 	t.Run("pending on a server", func(t *testing.T) {
 		t.Parallel()
-		r := run(t, "pending", func(c *Config) { c.On, c.Count, c.Seconds = OnServer, 500, 1 })
+		r := run(t, "pending", func(c *Config) { c.On, c.Count, c.Seconds, c.Settle = OnServer, 500, 1, time.Second })
 		if r.Verified.Found != 501 || figure(t, r, "memory of the servers, pending") <= 0 || figure(t, r, "memory of the node, pending") <= 0 {
 			t.Errorf("got %+v, want 501 timers and the memory of servers and node", r)
 		}
