@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // startDev runs belfry dev and returns the process, the address of its NATS server, and the end of
@@ -64,10 +66,15 @@ func TestDev(t *testing.T) {
 	if !before.Frozen || moved.Fired != 1 || moved.Steps != 1 || moved.Pending != 1 || moved.Now[:10] <= before.Now[:10] {
 		t.Errorf("got %+v after 30 days, before %+v; want one event and one timer ahead", moved, before)
 	}
+	var st statusJSON
+	waittest.Until(t, "status has no problems, and shows the clock", func() bool {
+		st = ok[statusJSON](t, n, "status")[0]
+		return len(st.Problems) == 0 && schemas.FormatTime(st.Clock.UnixMilli()) == moved.Now
+	}, func() string { return fmt.Sprintf("problems %q, clock %s, want %s", st.Problems, st.Clock, moved.Now) })
 	if r := n.client(t, "get", "a"); r.code != exitOK || !strings.Contains(r.out, "success") {
 		t.Errorf("get: %v, want state success", r)
 	}
-	if got := ok[clock](t, n, "clock", "to", "2030-03-28T02:29:59Z")[0]; got.Fired != 0 || got.Now != "2030-03-28T02:29:59Z" {
+	if got := ok[clock](t, n, "clock", "to", "2030-03-28T02:29:59Z")[0]; got.Fired != 0 || got.Now != "2030-03-28T02:29:59.000Z" {
 		t.Errorf("got %+v a second before the due time", got)
 	}
 	n.client(t, "clock", "to", "2029-01-01T00:00:00Z").oneLine(t, exitRefused, "moves only forward")

@@ -94,6 +94,9 @@ func kept(n, expired uint64) string {
 func (c *cli) printStatus(st *status.Status) error {
 	p := &page{}
 	p.line("%s  nats-server %s  %s", st.Server, st.Version, st.Time.Format("2006-01-02T15:04:05.000Z"))
+	if !st.Clock.IsZero() {
+		p.line("development node: the clock shows %s", st.Clock.Format("2006-01-02T15:04:05.000Z"))
+	}
 	p.line("pending %s  in flight %d  dead %s  rejected %s  adds waiting %d", orUnknown(st.Totals.Pending), st.Totals.InFlight,
 		kept(st.Totals.Dead, st.Totals.DeadExpired), kept(st.Totals.Rejected, st.Totals.RejectedExpired), st.Totals.Adds)
 	p.line("formats: level %d, records of format %d%s", st.Formats.Level, st.Formats.Record, heldBack(st.Formats))

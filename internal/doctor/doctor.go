@@ -86,6 +86,7 @@ type examination struct {
 	servers  []Server
 	streams  []store.StreamHealth
 	cluster  store.Cluster
+	moved    store.MovedClock
 }
 
 // Examine runs every check and returns a finding for each. It returns an error only if it
@@ -254,6 +255,10 @@ func (e *examination) readStore(ctx context.Context) bool {
 		e.found("nodes", Error, "give the user the right to publish to $JS.API.DIRECT.GET.KV_clock, or look at the servers' logs", "the clocks cannot be read: %v", err)
 		return false
 	}
+	if e.moved, err = e.look.ReadMovedClock(ctx); err != nil {
+		e.found("nodes", Error, "restart \"belfry dev\"", "the clock of the development node cannot be read: %v", err)
+		return false
+	}
 	return true
 }
 
@@ -293,6 +298,10 @@ func (e *examination) newest() int64 {
 	}
 	return newest
 }
+
+// now is newest, moved in a development store: the time that timers and flow keys follow, in Unix
+// milliseconds.
+func (e *examination) now() int64 { return e.moved.At(e.newest()) }
 
 // alive returns the nodes whose presence is recent.
 func (e *examination) alive() []store.Member {
@@ -502,7 +511,7 @@ func (e *examination) flows(ctx context.Context) {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version store adds without obeying the limits of adds: %s", strings.Join(names, ", "))
 		return
 	}
-	if names := set.HoldsIgnoredBy(e.alive(), time.Now().UnixNano()); len(names) > 0 {
+	if names := set.HoldsIgnoredBy(e.alive(), e.now()*int64(time.Millisecond)); len(names) > 0 {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version call targets that asked for a pause (Retry-After) or cannot be reached: %s", strings.Join(names, ", "))
 		return
 	}
@@ -535,7 +544,7 @@ func (e *examination) flows(ctx context.Context) {
 		}
 		e.found("flows", Warning, "run \"belfry flow resume '"+l.Pattern+"'\" when the pause may end", "%s: its callbacks wait", text)
 	}
-	open := set.OpenCircuits(time.Now().UnixNano())
+	open := set.OpenCircuits(e.now() * int64(time.Millisecond))
 	for _, h := range open[:min(len(open), mostPaused)] {
 		e.found("flows", Warning, "repair the target; its answer to the next probe lets the calls begin again", "flow key %s cannot be reached since %s (%s): its callbacks wait", h.Key, schemas.FormatTime(h.Hold.OpenNs/int64(time.Millisecond)), h.Reason)
 	}
@@ -544,7 +553,7 @@ func (e *examination) flows(ctx context.Context) {
 
 // orders checks for ordering keys that wait for an event that keeps failing.
 func (e *examination) orders(ctx context.Context) {
-	all, more, err := e.look.FailingOrders(ctx, e.newest(), longFailing, mostPaused)
+	all, more, err := e.look.FailingOrders(ctx, e.now(), longFailing, mostPaused)
 	if err != nil {
 		e.found("order", Unknown, "", "cannot find out whether events of ordering keys keep failing: %v", err)
 		return

@@ -31,7 +31,10 @@ const (
 // Status is the state of all nodes, shards and streams at one moment. Its JSON is part of the
 // interface.
 type Status struct {
-	Time    time.Time `json:"time"` // the JetStream leader's
+	Time time.Time `json:"time"` // the JetStream leader's
+	// Clock is what the clock of a development node shows; zero in any other store. Timers and
+	// low watermarks follow it.
+	Clock   time.Time `json:"clock,omitzero"`
 	Server  string    `json:"server"`
 	Version string    `json:"nats_version"`
 	// Problems lists conditions that an operator should check; it is empty if all is well.
@@ -89,7 +92,7 @@ type Shard struct {
 	Epoch uint64 `json:"epoch"`
 	// Mark is the low watermark: every timer due before it has been fired.
 	Mark time.Time `json:"mark"`
-	// LagMs is the time from Mark to the cluster's time. SilentMs is the time since the last
+	// LagMs is the time from Mark to the cluster's time, in a development store to Clock. SilentMs is the time since the last
 	// write of the clock.
 	LagMs    int64 `json:"lag_ms"`
 	SilentMs int64 `json:"silent_ms"`
@@ -154,7 +157,12 @@ func Read(ctx context.Context, conn *jet.Conn, look *store.View) (*Status, error
 	if err != nil {
 		return nil, err
 	}
-	st.fill(cluster)
+	moved, err := look.ReadMovedClock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st.fill(cluster, moved)
+	now := moved.At(st.Time.UnixMilli()) * int64(time.Millisecond)
 	st.findProblems()
 	st.Problems = append(st.Problems, calendars.Problems(cluster.Nodes)...)
 	flows, err := look.ReadFlows(ctx)
@@ -170,7 +178,7 @@ func Read(ctx context.Context, conn *jet.Conn, look *store.View) (*Status, error
 	for _, node := range flows.AddsIgnoredBy(cluster.Nodes) {
 		st.problem("node %s obeys no limits of adds, because its version is too old: upgrade or stop it", node)
 	}
-	open := flows.OpenCircuits(st.Time.UnixNano())
+	open := flows.OpenCircuits(now)
 	for i, h := range open {
 		if i == mostCircuits {
 			st.problem("%d more flow keys cannot be reached: see belfry flow ls", len(open)-i)
@@ -181,7 +189,7 @@ func Read(ctx context.Context, conn *jet.Conn, look *store.View) (*Status, error
 	for _, node := range flows.TurnsIgnoredBy(cluster.Nodes) {
 		st.problem("node %s may take no turns with parallel calls, because its version is too old: the events of one node can wait long; upgrade or stop it", node)
 	}
-	for _, node := range flows.HoldsIgnoredBy(cluster.Nodes, st.Time.UnixNano()) {
+	for _, node := range flows.HoldsIgnoredBy(cluster.Nodes, now) {
 		st.problem("node %s calls targets that asked for a pause (Retry-After) or cannot be reached, because its version is too old: upgrade or stop it", node)
 	}
 	for _, node := range flows.TargetsIgnoredBy(cluster.Nodes) {
@@ -192,7 +200,7 @@ func Read(ctx context.Context, conn *jet.Conn, look *store.View) (*Status, error
 
 // fill adds the clocks and presences. It reads the server's time after the clocks, so that no
 // clock has a time in the future.
-func (st *Status) fill(cluster store.Cluster) {
+func (st *Status) fill(cluster store.Cluster, moved store.MovedClock) {
 	for _, h := range st.Streams {
 		if strings.HasSuffix(h.Name, "_"+schemas.BucketClock) {
 			st.Time = h.Now.UTC()
@@ -203,6 +211,10 @@ func (st *Status) fill(cluster store.Cluster) {
 		newest = max(newest, c.StoredMs)
 	}
 	st.Time = time.UnixMilli(newest).UTC()
+	now := moved.At(newest)
+	if moved != (store.MovedClock{}) {
+		st.Clock = time.UnixMilli(now).UTC()
+	}
 	owned := map[string]int{}
 	pending, unknown := int64(0), false
 	for _, key := range cluster.Alien {
@@ -212,7 +224,10 @@ func (st *Status) fill(cluster store.Cluster) {
 		owned[c.Clock.Owner]++
 		sh := Shard{
 			Shard: c.Shard, Owner: c.Clock.Owner, Epoch: c.Clock.Epoch, Mark: time.UnixMilli(c.Clock.TimeMs).UTC(),
-			LagMs: max(newest-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0),
+			LagMs: max(now-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0),
+		}
+		if c.StoredMs < moved.ServerMs { // its owner writes it within a second after a move
+			sh.LagMs = sh.SilentMs
 		}
 		if c.Clock.PendingUnknown {
 			unknown = true

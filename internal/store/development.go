@@ -83,21 +83,44 @@ type MovedClock struct {
 	Frozen   bool  `json:"frozen,omitempty"`
 }
 
+// At returns what the clock shows when the stream leader's clock shows serverMs, both in Unix
+// milliseconds. The zero MovedClock, of a store whose clock has not been moved, shows serverMs.
+func (c MovedClock) At(serverMs int64) int64 {
+	switch {
+	case c == MovedClock{}:
+		return serverMs
+	case c.Frozen:
+		return c.AtMs
+	}
+	return c.AtMs + max(serverMs-c.ServerMs, 0)
+}
+
 // ReadMovedClock reads the clock of a development store and its revision, 0 before the first
 // WriteMovedClock. Errors: schemas.ErrDamaged, schemas.ErrUnavailable.
 func (s *Store) ReadMovedClock(ctx context.Context) (MovedClock, uint64, error) {
-	msg, err := s.jet.Last(ctx, clockStream, movedClockSubject)
+	return readMovedClock(ctx, s.jet)
+}
+
+// ReadMovedClock reads the clock of a development store. That of any other store is the zero
+// MovedClock. Errors: schemas.ErrDamaged, schemas.ErrUnavailable.
+func (v *View) ReadMovedClock(ctx context.Context) (MovedClock, error) {
+	c, _, err := readMovedClock(ctx, v.jet)
+	return c, err
+}
+
+func readMovedClock(ctx context.Context, c *jet.Client) (MovedClock, uint64, error) {
+	msg, err := c.Last(ctx, clockStream, movedClockSubject)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return MovedClock{}, 0, nil
 	}
 	if err != nil {
 		return MovedClock{}, 0, err
 	}
-	var c MovedClock
-	if err := json.Unmarshal(msg.Data, &c); err != nil {
+	var moved MovedClock
+	if err := json.Unmarshal(msg.Data, &moved); err != nil {
 		return MovedClock{}, 0, schemas.Errorf(schemas.CodeDamaged, "the moved clock (key moved of bucket clock) is damaged: %w", err)
 	}
-	return c, msg.Sequence, nil
+	return moved, msg.Sequence, nil
 }
 
 // WriteMovedClock replaces the clock of a development store by compare-and-set, and returns its
