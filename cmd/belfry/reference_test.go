@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/belfryio/belfry/internal/certtest"
 	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/doctest"
 )
@@ -91,25 +88,6 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 		if name, _, _ = strings.Cut(name, "`"); ok && serviceKeys[name] == nil {
 			t.Errorf("the reference has setting %s of a service, which does not exist", name)
 		}
-	}
-	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(section)
-	if example == nil {
-		t.Fatal("the reference has no example of services")
-	}
-	dir := t.TempDir()
-	token, secrets := filepath.Join(dir, "token"), filepath.Join(dir, "secrets")
-	for file, content := range map[string]string{token: "hunter2-token\n", secrets: secret + "\n"} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text := strings.NewReplacer("/run/secrets/orders-token", token, "/run/secrets/orders", secrets, "/etc/belfry/internal-ca.pem", certtest.New(t).File()).Replace(example[1])
-	path := filepath.Join(dir, "belfry.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if r := belfryEnv(t, []string{"ORDERS_API_KEY=hunter2-key"}, "", "config", "check", "--config", path); r.code != exitOK {
-		t.Errorf("config check of the reference's example: got %v, want exit code 0", r)
 	}
 }
 

@@ -2,31 +2,26 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/doctest"
 )
 
 // TestSize: the text is that of docs/operations.md, the JSON has the same figures, and a load beyond a limit has a
 // note.
 func TestSize(t *testing.T) {
 	t.Parallel()
-	b, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, example, found := strings.Cut(string(b), "\n```console\n$ belfry size ")
-	example, _, end := strings.Cut(example, "```")
-	args, want, line := strings.Cut(example, "\n")
-	if !found || !end || !line {
-		t.Fatal("docs/operations.md has no example of belfry size")
-	}
-	r := belfryRun(t, append([]string{"size"}, strings.Fields(args)...)...)
-	if r.code != exitOK || r.out != want {
-		t.Errorf("size %s: got %v, want %q", args, r, want)
+	for _, block := range doctest.Blocks(t, "cmd/belfry.TestSize") {
+		commands, shown := block.Commands()
+		for i, line := range commands {
+			if r := belfryRun(t, strings.Fields(strings.TrimPrefix(line, "belfry "))...); r.code != exitOK || r.out != shown[i] {
+				t.Errorf("%s: got %v, want %q", line, r, shown[i])
+			}
+		}
 	}
 
-	r = belfryRun(t, "size", "--rate", "5000", "--replicas", "3", "--retention", "24h", "-o", "json")
+	r := belfryRun(t, "size", "--rate", "5000", "--replicas", "3", "--retention", "24h", "-o", "json")
 	var got struct {
 		Memory float64 `json:"memory_bytes"`
 		Cores  float64

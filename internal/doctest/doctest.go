@@ -1,6 +1,7 @@
-// Package doctest compares commands with docs/reference.md, for the tests of the
-// programs: each command has a section or is named in its parent's, and each flag is
-// there with its default.
+// Package doctest compares the documents with the program, for tests. Table says which test runs each
+// code block of the documents, and Blocks gives a test its blocks. Flags compares the commands of a
+// program with docs/reference.md: each command has a section or is named in its parent's, and each
+// flag is there with its default.
 package doctest
 
 import (

@@ -8,12 +8,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/doctest"
 )
 
 // TestGuides: each program in the guides and in the READMEs of the packages is an example, which the suites run, and each
 // example is in its guide.
 func TestGuides(t *testing.T) {
 	t.Parallel()
+	blocks := doctest.Blocks(t, "test/clients.TestGuides")
 	for _, lang := range []struct{ fence, guide, folder string }{
 		{"js", "docs/guides/javascript.md", "clients/js"},
 		{"python", "docs/guides/python.md", "clients/python"},
@@ -29,12 +32,21 @@ func TestGuides(t *testing.T) {
 			}
 		}
 		for _, path := range []string{lang.guide, lang.folder + "/README.md"} {
-			found := map[string]bool{}
-			for _, m := range regexp.MustCompile("(?ms)^```"+lang.fence+"\n(.*?)^```$").FindAllStringSubmatch(string(read(t, path)), -1) {
-				if examples[m[1]] == "" {
-					t.Errorf("%s has a program that is not in %s/examples:\n%s", path, lang.folder, m[1])
+			var programs []string
+			for _, b := range doctest.In(blocks, path) {
+				programs = append(programs, b.Text())
+			}
+			if path != lang.guide {
+				for _, m := range regexp.MustCompile("(?ms)^```"+lang.fence+"\n(.*?)^```$").FindAllStringSubmatch(string(read(t, path)), -1) {
+					programs = append(programs, m[1])
 				}
-				found[examples[m[1]]] = true
+			}
+			found := map[string]bool{}
+			for _, text := range programs {
+				if examples[text] == "" {
+					t.Errorf("%s has a program that is not in %s/examples:\n%s", path, lang.folder, text)
+				}
+				found[examples[text]] = true
 			}
 			for _, name := range examples {
 				if path == lang.guide && !found[name] {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/belfryio/belfry/internal/doctest"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -422,15 +423,31 @@ func TestEveryFailureHasAnAlert(t *testing.T) {
 func TestPromtool(t *testing.T) {
 	t.Parallel()
 	need(t, "promtool", "that Prometheus accepts the rules and the queries of the dashboard, and the unit tests of the alerts (Debian: apt-get install prometheus)")
-	t.Logf("%s", run(t, "deploy/prometheus", "promtool", "check", "rules", filepath.Base(alertsFile)))
-	t.Logf("%s", run(t, "deploy/prometheus", "promtool", "test", "rules", filepath.Base(alertsTestFile)))
+	rules, err := filepath.Abs(filepath.Join(root, alertsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range doctest.Blocks(t, "test/deploy.TestPromtool") {
+		if block.Lang == "yaml" { // of Prometheus; the rules are in a folder of the reader
+			path := filepath.Join(t.TempDir(), "prometheus.yml")
+			text := strings.ReplaceAll(block.Text(), "/etc/prometheus/belfry-alerts.yaml", rules)
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s", run(t, ".", "promtool", "check", "config", path))
+			continue
+		}
+		for line := range strings.Lines(block.Text()) {
+			t.Logf("%s", run(t, ".", "promtool", strings.Fields(line)[1:]...))
+		}
+	}
 
 	// The queries of the dashboard as rules, with values for Grafana's variables.
 	type rule struct {
 		Record string `yaml:"record"`
 		Expr   string `yaml:"expr"`
 	}
-	var rules []rule
+	var queries []rule
 	panels, _ := dashboard(t)
 	for _, p := range panels {
 		for i, q := range p.Targets {
@@ -438,10 +455,10 @@ func TestPromtool(t *testing.T) {
 			if strings.Contains(expr, "$") {
 				t.Errorf("panel %q: no value for a variable in %s", p.Title, q.Expr)
 			}
-			rules = append(rules, rule{fmt.Sprintf("panel:%d:%d", p.ID, i), expr})
+			queries = append(queries, rule{fmt.Sprintf("panel:%d:%d", p.ID, i), expr})
 		}
 	}
-	b, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	b, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": queries}}})
 	path := filepath.Join(t.TempDir(), "dashboard.yaml")
 	if err = errors.Join(err, os.WriteFile(path, b, 0o600)); err != nil {
 		t.Fatal(err)
