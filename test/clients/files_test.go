@@ -12,49 +12,71 @@ import (
 	"github.com/belfryio/belfry/internal/doctest"
 )
 
+// languages are the languages of the guides: how their code blocks begin, the files of their examples (a pattern), and
+// the documents that have them.
+var languages = []struct {
+	fence, files string
+	documents    []string
+}{
+	{"js", "clients/js/examples/*.js", []string{"docs/guides/javascript.md", "docs/guides/nats.md", "clients/js/README.md"}},
+	{"python", "clients/python/examples/*.py", []string{"docs/guides/python.md", "docs/guides/nats.md", "clients/python/README.md"}},
+	{"go", "examples/*/*.go", []string{"docs/guides/getting-started.md", "docs/guides/callbacks.md", "docs/guides/nats.md", "docs/guides/workers.md"}},
+}
+
 // TestGuides: each program in the guides and in the READMEs of the packages is an example, which the suites run, and each
-// example is in its guide.
+// example is in a guide.
 func TestGuides(t *testing.T) {
 	t.Parallel()
 	blocks := doctest.Blocks(t, "test/clients.TestGuides")
-	for _, lang := range []struct{ fence, guide, folder string }{
-		{"js", "docs/guides/javascript.md", "clients/js"},
-		{"python", "docs/guides/python.md", "clients/python"},
-	} {
+	for _, lang := range languages {
 		examples := map[string]string{} // names by text
-		entries, err := os.ReadDir(filepath.Join(root, lang.folder, "examples"))
-		if err != nil {
-			t.Fatal(err)
+		files, err := filepath.Glob(filepath.Join(root, lang.files))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no examples (%v)", lang.files, err)
 		}
-		for _, e := range entries {
-			if !e.IsDir() {
-				examples[string(read(t, lang.folder+"/examples/"+e.Name()))] = e.Name()
+		for _, path := range files {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
 			}
+			examples[string(b)] = path
 		}
-		for _, path := range []string{lang.guide, lang.folder + "/README.md"} {
-			var programs []string
-			for _, b := range doctest.In(blocks, path) {
-				programs = append(programs, b.Text())
+		found := map[string]bool{}
+		for _, path := range lang.documents {
+			programs := programs(t, blocks, path, lang.fence)
+			if len(programs) == 0 {
+				t.Errorf("%s has no program in %s", path, lang.fence)
 			}
-			if path != lang.guide {
-				for _, m := range regexp.MustCompile("(?ms)^```"+lang.fence+"\n(.*?)^```$").FindAllStringSubmatch(string(read(t, path)), -1) {
-					programs = append(programs, m[1])
-				}
-			}
-			found := map[string]bool{}
 			for _, text := range programs {
 				if examples[text] == "" {
-					t.Errorf("%s has a program that is not in %s/examples:\n%s", path, lang.folder, text)
+					t.Errorf("%s has a program that is not in %s:\n%s", path, lang.files, text)
 				}
 				found[examples[text]] = true
 			}
-			for _, name := range examples {
-				if path == lang.guide && !found[name] {
-					t.Errorf("%s lacks the example %s", path, name)
-				}
+		}
+		for _, path := range examples {
+			if !found[path] {
+				t.Errorf("no guide has the example %s", path)
 			}
 		}
 	}
+}
+
+// programs returns the code blocks of a language in a document: those of blocks for a guide, all for a README.
+func programs(t *testing.T, blocks []*doctest.Block, path, fence string) (texts []string) {
+	t.Helper()
+	if strings.HasPrefix(path, "docs/") {
+		for _, b := range doctest.In(blocks, path) {
+			if b.Lang == fence {
+				texts = append(texts, b.Text())
+			}
+		}
+		return texts
+	}
+	for _, m := range regexp.MustCompile("(?ms)^```"+fence+"\n(.*?)^```$").FindAllStringSubmatch(string(read(t, path)), -1) {
+		texts = append(texts, m[1])
+	}
+	return texts
 }
 
 // TestPackages: the packages have the licence of the repository, and the lock file names no place to load from, so that

@@ -39,8 +39,10 @@ func TestJavaScript(t *testing.T) {
 	if node == "" {
 		t.Skip("node is not installed")
 	}
-	if _, err := os.Stat(filepath.Join(root, "clients/js/node_modules/express")); err != nil && required() {
-		t.Fatal("BELFRY_CLIENTS=required, and Express is not installed: npm ci --prefix clients/js")
+	for _, module := range []string{"express", "@nats-io/transport-node"} {
+		if _, err := os.Stat(filepath.Join(root, "clients/js/node_modules", module)); err != nil && required() {
+			t.Fatalf("BELFRY_CLIENTS=required, and %s is not installed: npm ci --prefix clients/js", module)
+		}
 	}
 	run(t, "clients/js", startNode(t), node, "--test", "test/unit.test.js", "test/node.test.js", "test/examples.test.js")
 }
@@ -61,5 +63,5 @@ func startNode(t *testing.T) []string {
 	n := proc.New(t, proc.Options{Config: config, Env: []string{"BELFRY_HTTP_TOKEN=" + token}})
 	n.Start()
 	n.Ready(t.Context())
-	return []string{"BELFRY_URL=" + n.HTTP(), "BELFRY_HTTP_TOKEN=" + token, "BELFRY_SECRET=" + secret}
+	return []string{"BELFRY_URL=" + n.HTTP(), "NATS_URL=" + n.URL(), "BELFRY_HTTP_TOKEN=" + token, "BELFRY_SECRET=" + secret}
 }

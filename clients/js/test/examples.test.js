@@ -1,5 +1,5 @@
-// Runs the programs of docs/guides/javascript.md: the files of examples. It needs a node, as node.test.js does, and for the one with
-// Express the devDependencies: npm ci.
+// Runs the programs of docs/guides/javascript.md: the files of examples. It needs a node, as node.test.js does, and for those with
+// Express and NATS the devDependencies: npm ci.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -22,7 +22,7 @@ function start(t, name, env = {}) {
   let errors = "";
   child.stderr.on("data", (text) => { errors += text; });
   const lines = createInterface(child.stdout)[Symbol.asyncIterator]();
-  return { ended, lines, errors: () => errors, line: async () => (await lines.next()).value };
+  return { ended, lines, errors: () => errors, stop: () => child.kill("SIGTERM"), line: async () => (await lines.next()).value };
 }
 
 // run runs an example to its end and returns what it prints.
@@ -69,6 +69,23 @@ describe("examples", { skip: url === undefined && "BELFRY_URL names no node", co
     for (let state; state !== "fail"; { state } = await client.get(dead.timer));
     const forged = await fetch(`http://127.0.0.1:${port}/expired`, { method: "POST", body: "{}" });
     assert.equal(forged.status, 401);
+  });
+  it("nats.js", { skip: (!existsSync(path("node_modules/@nats-io/transport-node")) && "the client of NATS is not installed: npm ci") || (process.env.NATS_URL === undefined && "NATS_URL names no server") }, async (t) => {
+    const child = start(t, "nats.js");
+    assert.equal(await child.line(), "serving callbacks.orders", child.errors());
+    const add = (order) => client.add({ in: "0s", svc: "nats", flow: `nats-js-${order}`, callback: "nats:callbacks.orders", data: { order } });
+    assert.equal((await success((await add(17)).timer)).outcome.response, '{"expired":true}');
+    for (const [order, notNow, error] of [[18, false, /there is no order 18/], [19, true, /the order is being changed/]]) {
+      const { timer } = await add(order);
+      let found = await client.get(timer);
+      for (const end = Date.now() + 60_000; found.outcome?.error === undefined && Date.now() < end; found = await client.get(timer)) {
+        await new Promise((resolve) => setTimeout(resolve, 20));
+      }
+      assert.match(found.outcome?.error ?? "", error);
+      assert.equal(found.maxattempts - 36, notNow ? found.attempts : 0); // "not now" uses no attempt
+    }
+    child.stop();
+    assert.deepEqual(await child.ended, [0, null], child.errors());
   });
   it("fetch.js", async () => {
     const { default: worker } = await import("../examples/fetch.js");

@@ -1,6 +1,6 @@
 import belfry
 
-orders = {17: {"paid": False}}
+orders = {17: {"paid": False}, 19: {"paid": False, "locked": True}}
 done = set()  # in a real service a table, with the key written in the transaction that expires the order
 
 

@@ -1,6 +1,10 @@
-"""Runs the programs of docs/guides/python.md: the files of examples, those with Flask and FastAPI where these are installed."""
+"""Runs the programs of docs/guides/python.md and nats.md: the files of examples, those with Flask and FastAPI where these are installed.
+
+The one with nats-py runs with the stand-in of tests/stand_in where that is not installed.
+"""
 
 import functools
+import importlib.util
 import os
 import pathlib
 import re
@@ -11,7 +15,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-from support import client, in_state, needs_node
+from support import client, in_state, needs_node, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REQUIRED = os.environ.get("BELFRY_CLIENTS") == "required"
@@ -94,6 +98,23 @@ class ExamplesTest(unittest.TestCase):
     def test_fastapi(self):
         python = python_with("fastapi", "uvicorn")
         self.check_server(python, ["-m", "uvicorn", "--port", "0", "fastapi_app:app"])
+
+    @unittest.skipUnless(os.environ.get("NATS_URL"), "NATS_URL names no server")
+    def test_nats(self):
+        path = [str(ROOT)]
+        if importlib.util.find_spec("nats") is None:
+            path.append(str(ROOT / "tests" / "stand_in"))
+        child = self.start(sys.executable, ["nats_callbacks.py"], PYTHONPATH=os.pathsep.join(path))
+        self.assertEqual(child.stdout.readline(), "serving callbacks.orders\n")
+        add = lambda order: client.add(in_="0s", svc="nats", flow=f"nats-python-{order}", callback="nats:callbacks.orders", data={"order": order})["timer"]  # noqa: E731
+        self.assertEqual(in_state(add(17), "success")["outcome"]["response"], '{"expired": true}')
+        for order, error in ((18, "there is no order 18"), (19, "the order is being changed")):
+            timer = add(order)
+            found = until(error, lambda: (now := client.get(timer)).get("outcome", {}).get("error") and now)  # noqa: B023
+            self.assertIn(error, found["outcome"]["error"])
+            self.assertEqual(found["maxattempts"] - 36, found["attempts"] if order == 19 else 0)  # "not now" uses no attempt
+        child.terminate()
+        self.assertEqual(child.wait(), 0, child.stdout.read())
 
 
 if __name__ == "__main__":
