@@ -17,18 +17,18 @@ func (p *parsed) conforms() error {
 		case a.text == "":
 			return badEvent("attribute %s is missing or empty", name)
 		case a.kind != kindString:
-			return badEvent("attribute %s is not a string", name)
+			return badEvent("attribute %s is not a string", name).About(name)
 		case strings.TrimSpace(a.text) != a.text:
 			// Some encoders, such as sdk-go, trim white space, which would change the timer id.
-			return badEvent("attribute %s %.80q begins or ends with white space", name, a.text)
+			return badEvent("attribute %s %.80q begins or ends with white space", name, a.text).About(name)
 		}
 	}
 	if v := p.text("specversion"); v != "1.0" {
-		return badEvent("specversion %.20q is not supported; use 1.0", v)
+		return badEvent("specversion %.20q is not supported; use 1.0", v).About("specversion")
 	}
 	if v := p.text("source"); !plainPath(v) {
 		if _, err := url.Parse(v); err != nil {
-			return badEvent("source %.80q is not a URI reference", v)
+			return badEvent("source %.80q is not a URI reference", v).About("source")
 		}
 	}
 	for i := range p.attrs {
@@ -61,7 +61,7 @@ func (a attribute) conforms() error {
 		return nil
 	}
 	if a.kind != kindString {
-		return badEvent("attribute %s is not a string", a.name)
+		return badEvent("attribute %s is not a string", a.name).About(a.name)
 	}
 	if a.blank() {
 		return nil
@@ -70,16 +70,16 @@ func (a attribute) conforms() error {
 	case "datacontenttype":
 		if a.text != contentJSON {
 			if _, _, err := mime.ParseMediaType(strings.TrimSpace(a.text)); err != nil {
-				return badEvent("datacontenttype %.80q is not a media type such as %s", a.text, contentJSON)
+				return badEvent("datacontenttype %.80q is not a media type such as %s", a.text, contentJSON).About(a.name)
 			}
 		}
 	case "dataschema":
 		if u, err := url.Parse(strings.TrimSpace(a.text)); err != nil || !u.IsAbs() {
-			return badEvent("dataschema %.80q is not an absolute URI", a.text)
+			return badEvent("dataschema %.80q is not an absolute URI", a.text).About(a.name)
 		}
 	case "time":
 		if _, err := parseTimestamp(a.text); err != nil {
-			return badEvent("time %.80q is not an RFC 3339 time", a.text)
+			return badEvent("time %.80q is not an RFC 3339 time", a.text).About(a.name)
 		}
 	}
 	return nil

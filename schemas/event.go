@@ -164,7 +164,7 @@ func parseStructured(hdr nats.Header, data []byte) (parsed, error) {
 func (p *parsed) addJSON(rawName, v []byte) error {
 	name := intern(rawName)
 	if name == "data" || name == "data_base64" {
-		return badEvent("duplicate member %s", name)
+		return badEvent("duplicate member %s", name).About(name)
 	}
 	if err := checkName(name); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (p *parsed) addJSON(rawName, v []byte) error {
 		}
 		s, ok := unquote(v)
 		if !ok {
-			return badEvent("attribute %s has half a surrogate pair", name)
+			return badEvent("attribute %s has half a surrogate pair", name).About(name)
 		}
 		return p.add(attribute{name: name, text: s})
 	case 't', 'f':
@@ -184,11 +184,11 @@ func (p *parsed) addJSON(rawName, v []byte) error {
 	case 'n':
 		return p.add(attribute{name: name, kind: kindNull})
 	case '{', '[':
-		return badEvent("attribute %s is not a string, boolean or integer", name)
+		return badEvent("attribute %s is not a string, boolean or integer", name).About(name)
 	}
 	n, err := strconv.ParseInt(string(v), 10, 32)
 	if err != nil {
-		return badEvent("attribute %s: %.40s is not a 32-bit integer, the only number type in CloudEvents", name, v)
+		return badEvent("attribute %s: %.40s is not a 32-bit integer, the only number type in CloudEvents", name, v).About(name)
 	}
 	return p.add(attribute{name: name, text: strconv.FormatInt(n, 10), kind: kindInteger})
 }
@@ -196,7 +196,7 @@ func (p *parsed) addJSON(rawName, v []byte) error {
 // add adds an attribute whose name is valid.
 func (p *parsed) add(a attribute) error {
 	if len(a.text) > MaxAttributeLength {
-		return badEvent("attribute %s has %d bytes; the limit is %d", a.name, len(a.text), MaxAttributeLength)
+		return badEvent("attribute %s has %d bytes; the limit is %d", a.name, len(a.text), MaxAttributeLength).About(a.name)
 	}
 	if len(p.attrs) == maxFiredAttributes {
 		return tooManyAttributes()
@@ -204,12 +204,12 @@ func (p *parsed) add(a attribute) error {
 	for i := range p.attrs {
 		if p.attrs[i].name == a.name {
 			// JSON parsers differ in which of two equal names they use.
-			return badEvent("duplicate attribute %s", a.name)
+			return badEvent("duplicate attribute %s", a.name).About(a.name)
 		}
 	}
 	for _, r := range a.text {
 		if r < 0x20 || r >= 0x7f && r <= 0x9f || r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe {
-			return badEvent("attribute %s has the character %U, which CloudEvents strings must not have", a.name, r)
+			return badEvent("attribute %s has the character %U, which CloudEvents strings must not have", a.name, r).About(a.name)
 		}
 	}
 	p.attrs = append(p.attrs, a)
@@ -230,7 +230,7 @@ func checkName(name string) error {
 	}
 	for i := 0; i < len(name); i++ {
 		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return badEvent("attribute name %.80q must be lower-case letters and digits", name)
+			return badEvent("attribute name %.80q must be lower-case letters and digits", name).About(name)
 		}
 	}
 	return nil
@@ -287,14 +287,14 @@ func parseBinary(hdr nats.Header, data []byte, contentType string) (parsed, erro
 			return p, err
 		}
 		if len(values) != 1 {
-			return p, badEvent("header %s%s has %d values; it must have one", headerPrefix, name, len(values))
+			return p, badEvent("header %s%s has %d values; it must have one", headerPrefix, name, len(values)).About(name)
 		}
 		if name == "data" {
 			return p, badEvent("header %sdata is not allowed; send the data as the message's data", headerPrefix)
 		}
 		v := decodeHeader(values[0])
 		if !utf8.ValidString(v) {
-			return p, badEvent("header %s%s is not UTF-8", headerPrefix, name)
+			return p, badEvent("header %s%s is not UTF-8", headerPrefix, name).About(name)
 		}
 		if err := p.add(attribute{name: name, text: v}); err != nil {
 			return p, err

@@ -37,9 +37,12 @@ type TimerInfo struct {
 	// and Retry-After make it later. It is set only while the state is retrying.
 	Until time.Time `json:"until,omitzero"`
 	// Run counts the due occurrences from 1. It is 0 before the timer has fired.
-	Run         uint32 `json:"run"`
-	Attempts    uint32 `json:"attempts"`    // finished attempts of this run
-	MaxAttempts uint32 `json:"maxattempts"` // after this many the run becomes a dead letter
+	Run uint32 `json:"run"`
+	// Attempts counts the calls of this run that have ended. After MaxAttempts of them the run becomes a
+	// dead letter. A call that uses up no attempt, such as one answered "not now", counts in Attempts and
+	// raises MaxAttempts by one.
+	Attempts    uint32 `json:"attempts"`
+	MaxAttempts uint32 `json:"maxattempts"`
 	// Outcome is the result of the last attempt, nil before the first.
 	Outcome *OutcomeInfo `json:"outcome,omitempty"`
 	// LastAttempts holds the last attempts, oldest first, at most MaxKeptAttempts.

@@ -77,9 +77,9 @@ func (p *parsed) checkAdd() error {
 		name := a.name
 		switch {
 		case a.kind != kindNull && a.blank():
-			return badEvent("attribute %s is empty; leave it out", name)
+			return badEvent("attribute %s is empty; leave it out", name).About(name)
 		case name == "time" && a.kind != kindNull && !twoDigitHour(a.text):
-			return badEvent("time %.80q is not an RFC 3339 time", a.text)
+			return badEvent("time %.80q is not an RFC 3339 time", a.text).About(name)
 		case !strings.HasPrefix(name, attributePrefix):
 		case slices.Contains(inputAttributes, name):
 			if a.kind != kindString && a.kind != kindNull && (a.kind != kindInteger || name != AttrMaxAttempts && name != AttrLimit) {

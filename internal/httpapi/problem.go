@@ -122,7 +122,7 @@ func problemOf(err error) *problem {
 	if e, ok := errors.AsType[*Error](err); ok {
 		p.Code, p.Status, p.challenge, p.Pointer = e.Code, e.Status, e.Challenge, pointer(e.Field)
 	} else if attribute := schemas.AttributeOf(err); attribute != "" {
-		p.Pointer = pointer(attribute)
+		p.Pointer = pointer(pathOf(attribute))
 	}
 	p.Type, p.Title = problemTypes+p.Code, titles[p.Code].title
 	p.Status = cmp.Or(p.Status, titles[p.Code].status, http.StatusServiceUnavailable)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // etag returns the ETag of a timer: its revision in quotes.
@@ -20,9 +21,6 @@ var comparing = []string{
 	"PUT /v1/flows/{key}", "DELETE /v1/flows/{key}", "POST /v1/flows/{key}/pause", "POST /v1/flows/{key}/resume",
 	"PUT /v1/calendars/{name}", "DELETE /v1/calendars/{name}",
 }
-
-// creating are those of them that also make what they change, so they cannot compare If-Match: *.
-var creating = []string{"PUT /v1/flows/{key}", "PUT /v1/calendars/{name}", "POST /v1/flows/{key}/pause"}
 
 // revisionOf returns the revision in the header If-Match of a change, 0 for any. given is false
 // without one. A precondition that the change would not compare is an error.
@@ -40,9 +38,6 @@ func revisionOf(h http.Header, rt *route) (revision uint64, given bool, err erro
 	}
 	text := strings.TrimSpace(values[0])
 	if len(values) == 1 && text == "*" {
-		if slices.Contains(creating, rt.String()) {
-			return 0, false, badField("If-Match", "this request makes what does not exist: give the ETag of an answer instead of *")
-		}
 		return 0, true, nil
 	}
 	digits, quoted := strings.CutPrefix(text, `"`)
@@ -65,6 +60,30 @@ func unchanged(h http.Header, revision uint64) bool {
 		}
 	}
 	return false
+}
+
+// maxOvertaken bounds how often changing tries again because another request made a change meanwhile.
+const maxOvertaken = 10
+
+// changing carries out a change that also makes what does not exist. With If-Match: * it changes only
+// what exists: at its current revision, so that a removal meanwhile is noticed.
+func (q *request) changing(current func() (revision uint64, err error), change func(revision uint64) (answer, error)) (answer, error) {
+	if !q.ifMatch || q.revision != 0 {
+		return change(q.revision)
+	}
+	for overtaken := 0; ; overtaken++ {
+		revision, err := current()
+		if schemas.CodeOf(err) == schemas.CodeNotFound || err == nil && revision == 0 {
+			return answer{}, &Error{Status: http.StatusPreconditionFailed, Code: codePrecondition, Field: "If-Match", Detail: "this does not exist, and If-Match: * changes only what exists"}
+		}
+		if err != nil {
+			return answer{}, err
+		}
+		ans, err := change(revision)
+		if !errors.Is(err, router.ErrOtherRevision) || overtaken == maxOvertaken {
+			return ans, err
+		}
+	}
 }
 
 // precondition maps the conflict of a change with If-Match to 412.

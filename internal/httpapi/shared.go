@@ -52,29 +52,52 @@ func setFlow(q *request) (answer, error) {
 	if err := q.decode(&b); err != nil {
 		return answer{}, err
 	}
-	reply, err := q.ops.FlowSet(q.Context(), schemas.FlowSetRequest{
-		Key: q.PathValue("key"), Rate: b.Rate, Burst: b.Burst, Parallel: b.Parallel, Pending: b.Pending, Schedules: b.Schedules, Services: b.Services, Bytes: b.Bytes, Circuit: b.Circuit, Revision: q.revision, DryRun: b.DryRun, By: b.By,
-	}, q.caller())
-	return flowAnswer(reply, err)
+	return q.changing(q.limitRevision, func(revision uint64) (answer, error) {
+		return flowAnswer(q.ops.FlowSet(q.Context(), schemas.FlowSetRequest{
+			Key: q.PathValue("key"), Rate: b.Rate, Burst: b.Burst, Parallel: b.Parallel, Pending: b.Pending, Schedules: b.Schedules, Services: b.Services, Bytes: b.Bytes, Circuit: b.Circuit, Revision: revision, DryRun: b.DryRun, By: b.By,
+		}, q.caller()))
+	})
 }
 
-// pauseFlow is POST /v1/flows/{key}/pause.
-func pauseFlow(q *request) (answer, error) { return q.changeFlow(q.ops.FlowPause) }
+// limitRevision returns the revision of the limit in the path; 0 if there is none, or only that of a pattern.
+func (q *request) limitRevision() (uint64, error) {
+	status, err := q.ops.FlowGet(q.Context(), schemas.FlowRequest{Key: q.PathValue("key")})
+	if l := status.Limit; err == nil && l != nil && l.Key == q.PathValue("key") {
+		return l.Revision, nil
+	}
+	return 0, err
+}
+
+// pauseFlow is POST /v1/flows/{key}/pause. It also makes a limit that does not exist.
+func pauseFlow(q *request) (answer, error) {
+	change, err := q.flowChange(q.ops.FlowPause)
+	if err != nil {
+		return answer{}, err
+	}
+	return q.changing(q.limitRevision, change)
+}
 
 // resumeFlow is POST /v1/flows/{key}/resume.
-func resumeFlow(q *request) (answer, error) { return q.changeFlow(q.ops.FlowResume) }
+func resumeFlow(q *request) (answer, error) {
+	change, err := q.flowChange(q.ops.FlowResume)
+	if err != nil {
+		return answer{}, err
+	}
+	return change(q.revision)
+}
 
-// changeFlow carries out a change that a body with note and by describes; only a pause has a note.
-func (q *request) changeFlow(change func(context.Context, schemas.FlowRequest, schemas.Caller) (schemas.FlowReply, error)) (answer, error) {
+// flowChange returns a change at a revision that a body with note and by describes; only a pause has a note.
+func (q *request) flowChange(do func(context.Context, schemas.FlowRequest, schemas.Caller) (schemas.FlowReply, error)) (change func(revision uint64) (answer, error), err error) {
 	var b struct {
 		Note string `json:"note"`
 		By   string `json:"by"`
 	}
 	if err := q.options(&b); err != nil {
-		return answer{}, err
+		return nil, err
 	}
-	reply, err := change(q.Context(), schemas.FlowRequest{Key: q.PathValue("key"), Note: b.Note, Revision: q.revision, By: b.By}, q.caller())
-	return flowAnswer(reply, err)
+	return func(revision uint64) (answer, error) {
+		return flowAnswer(do(q.Context(), schemas.FlowRequest{Key: q.PathValue("key"), Note: b.Note, Revision: revision, By: b.By}, q.caller()))
+	}, nil
 }
 
 // resetFlow is POST /v1/flows/{key}/reset.
@@ -127,8 +150,15 @@ func putCalendar(q *request) (answer, error) {
 	if err := q.decode(&b); err != nil {
 		return answer{}, err
 	}
-	reply, err := q.ops.CalendarPut(q.Context(), schemas.CalendarPutRequest{Name: q.PathValue("name"), Dates: b.Dates, Revision: q.revision, DryRun: b.DryRun, By: b.By}, q.caller())
-	return answer{status: http.StatusOK, body: reply, revision: reply.Calendar.Revision}, err
+	name := q.PathValue("name")
+	current := func() (uint64, error) {
+		c, err := q.ops.CalendarGet(q.Context(), schemas.CalendarRequest{Name: name})
+		return c.Revision, err
+	}
+	return q.changing(current, func(revision uint64) (answer, error) {
+		reply, err := q.ops.CalendarPut(q.Context(), schemas.CalendarPutRequest{Name: name, Dates: b.Dates, Revision: revision, DryRun: b.DryRun, By: b.By}, q.caller())
+		return answer{status: http.StatusOK, body: reply, revision: reply.Calendar.Revision}, err
+	})
 }
 
 // deleteCalendar is DELETE /v1/calendars/{name}. The answer has the calendar as it was.

@@ -26,11 +26,18 @@ func testFlows(t *testing.T, n *node) {
 	if got := n.send(t, "GET", "/v1/flows/"+key, "").want(t, 200, `"parallel":2`).header.Get("ETag"); got != first || got == "" {
 		t.Errorf("got ETag %s, want that of the change, %s", got, first)
 	}
+	do("PUT", "http:flows-none", `{"rate":"5/s"}`, "If-Match", "*").want(t, 412, `"precondition_failed"`, `"pointer":"#/If-Match"`)
+	do("POST", "http:flows-none/pause", ``, "If-Match", "*").want(t, 412, `"precondition_failed"`)
+	if got := n.send(t, "GET", "/v1/flows", "").want(t, 200); strings.Contains(string(got.body), "http:flows-none") {
+		t.Errorf("got %s, want no limit of http:flows-none", got.body)
+	}
 	do("POST", key+"/pause", `{"note":"repair"}`, "If-Match", first).want(t, 200, `"pausenote":"repair"`)
 	do("PUT", key, `{"rate":"6/s"}`, "If-Match", first).want(t, 412, `"precondition_failed"`)
 	n.send(t, "DELETE", "/v1/flows/"+key, "", "If-Match", "*").want(t, 409, `"conflict"`, "resume it first")
 	n.send(t, "GET", "/v1/flows", "").want(t, 200, `"key":"http:flows/a"`)
-	do("POST", key+"/resume", ``).want(t, 200)
+	do("POST", key+"/resume", ``, "If-Match", "*").want(t, 200)
+	do("PUT", key, `{"rate":"7/s"}`, "If-Match", "*").want(t, 200, `"rate":"7/1s"`)
+	do("POST", "http:flows-none/resume", ``, "If-Match", "*").want(t, 404)
 	n.send(t, "DELETE", "/v1/flows/"+key+"?by=anna", "").want(t, 200, `"before":{`)
 	n.send(t, "DELETE", "/v1/flows/"+key, "").want(t, 404)
 	do("PUT", "a%20b", `{"rate":"5/s"}`).want(t, 400)
@@ -60,6 +67,7 @@ func testCalendars(t *testing.T, n *node) {
 		return n.send(t, "PUT", "/v1/calendars/http", body, append([]string{"Content-Type", jsonType}, header...)...)
 	}
 	put(`{"dates":["2027-12-25"],"dryrun":true}`).want(t, 200, `"schedules":0`)
+	put(`{"dates":["2027-12-25"]}`, "If-Match", "*").want(t, 412, `"precondition_failed"`, `"pointer":"#/If-Match"`)
 	n.send(t, "GET", "/v1/calendars/http", "").want(t, 404)
 	first := put(`{"dates":["2027-12-25"],"by":"anna"}`).want(t, 200, `"count":1`, `"by":"anna"`).header.Get("ETag")
 	n.send(t, "GET", "/v1/calendars", "").want(t, 200, `"name":"http"`)
@@ -67,6 +75,7 @@ func testCalendars(t *testing.T, n *node) {
 		t.Errorf("got ETag %s, want that of the change, %s", got, first)
 	}
 	put(`{"dates":["2027-01-01"]}`, "If-Match", `"999999"`).want(t, 412, `"precondition_failed"`)
+	first = put(`{"dates":["2027-12-26"]}`, "If-Match", "*").want(t, 200, `"count":1`).header.Get("ETag")
 	n.send(t, "DELETE", "/v1/calendars/http", "", "If-Match", `"999999"`).want(t, 412)
 	s := n.add(t, `{"cron":"0 9 * * *","svc":"calendars","exclude":"http"}`)
 	n.send(t, "DELETE", "/v1/calendars/http", "", "If-Match", "*").want(t, 409, `"conflict"`)

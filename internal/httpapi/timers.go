@@ -191,7 +191,7 @@ func addError(err error, byKey bool) error {
 		return &Error{Status: http.StatusUnprocessableEntity, Code: string(code), Field: headerKey, Detail: "this " + headerKey + " was used for another timer: " + err.Error()}
 	case code == schemas.CodeInvalidAttribute || code == schemas.CodeInvalidEvent:
 		if attribute := schemas.AttributeOf(err); attribute != "" {
-			return schemas.Errorf(code, "%w", err).About(fieldOf(attribute))
+			return &Error{Status: http.StatusUnprocessableEntity, Code: string(code), Field: fieldOf(attribute), Detail: err.Error()}
 		}
 	}
 	return err
