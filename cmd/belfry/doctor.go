@@ -68,7 +68,11 @@ func (c *cli) doctor(ctx context.Context, o app.Options, nodesDecide bool, sysUR
 		return err
 	}
 	defer nc.Close()
-	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, NodesDecide: nodesDecide, Loopback: o.NATSURL == "" && app.OnLoopback(o.NATSListen), Timeout: o.Timeout}
+	onLoopback := app.OnLoopback(o.NATSListen)
+	if o.NATSURL != "" {
+		onLoopback = app.EmbeddedOnLoopback(ctx, nc)
+	}
+	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, NodesDecide: nodesDecide, Loopback: onLoopback, Timeout: o.Timeout}
 	if sysURL != "" || sysCreds != "" {
 		if d.Sys, err = dialSystem(o, sysURL, sysCreds); err != nil {
 			return err

@@ -135,8 +135,11 @@ func TestDoctor(t *testing.T) {
 	if m := levels(r); m["sync"] != doctor.OK || m["shards"] != doctor.OK || m["version"] != doctor.OK || m["streams"] != doctor.OK {
 		t.Errorf("doctor: got %s, want OK for sync, shards, version and streams", r.out)
 	}
-	if m := levels(n.client(t, "doctor", "-o", "json")); m["shards"] != doctor.OK {
-		t.Errorf("doctor with NATS_URL: got levels %v, want OK for shards", m)
+	if m := levels(n.client(t, "doctor", "-o", "json")); m["shards"] != doctor.OK || m["accounts"] != doctor.OK {
+		t.Errorf("doctor with NATS_URL: got levels %v, want OK for shards and accounts", m)
+	}
+	if r := belfryRun(t, "doctor", "--nats-url", n.nats); r.code != exitOK || !strings.Contains(r.out, "listens only on this machine") {
+		t.Errorf("doctor --nats-url: got %v, want no warning of accounts", r)
 	}
 	if r := belfryRun(t, "doctor", "--nats-listen", listen); r.code != exitOK || !strings.Contains(r.out, "OK       sync") {
 		t.Errorf("doctor as text: got %v, want exit code 0 and OK for sync", r)

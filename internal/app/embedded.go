@@ -241,6 +241,9 @@ func (e *embedded) start(ctx context.Context) error {
 	return nil
 }
 
+// embeddedName is the name of every embedded server. EmbeddedOnLoopback recognises one by it.
+const embeddedName = "belfry"
+
 // serverOptions returns the options of the next instance.
 func (e *embedded) serverOptions() (*server.Options, error) {
 	host, portText, err := net.SplitHostPort(e.o.NATSListen)
@@ -263,7 +266,7 @@ func (e *embedded) serverOptions() (*server.Options, error) {
 		host = "0.0.0.0"
 	}
 	so := &server.Options{
-		ServerName: "belfry", Host: host, Port: port, DontListen: e.o.dontListen, NoSigs: true, DisableJetStreamBanner: true,
+		ServerName: embeddedName, Host: host, Port: port, DontListen: e.o.dontListen, NoSigs: true, DisableJetStreamBanner: true,
 		JetStream: true, StoreDir: e.o.Data, SyncAlways: e.o.Profile == ProfileSafe,
 	}
 	if so.TLSConfig, err = e.o.NATSTLS.config("nats-tls"); err != nil {

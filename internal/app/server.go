@@ -1,13 +1,17 @@
 package app
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -95,6 +99,35 @@ func Dial(o Options, name string) (*nats.Conn, error) {
 	}
 	return dial(&o, append(own, nats.Name(name), nats.NoReconnect(), nats.Timeout(connectTimeout), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
 }
+
+// EmbeddedOnLoopback reports whether nc is connected to the embedded server of a node that listens on
+// loopback addresses alone, as far as the server says so: by its name, and by the address in the INFO
+// message of a second connection. It is false for a connection with TLS, on which a second connection that
+// ends early would make the server log an error.
+func EmbeddedOnLoopback(ctx context.Context, nc *nats.Conn) bool {
+	if nc.ConnectedServerName() != embeddedName || nc.TLSRequired() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", nc.ConnectedAddr())
+	if err != nil {
+		return false
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	defer c.Close() //nolint:errcheck // nothing was written
+	line, err := bufio.NewReader(io.LimitReader(c, maxInfoBytes)).ReadString('\n')
+	if err != nil {
+		return false
+	}
+	var info nats.ServerInfo
+	text, found := strings.CutPrefix(line, "INFO ")
+	return found && json.Unmarshal([]byte(text), &info) == nil && OnLoopback(net.JoinHostPort(info.Host, "0"))
+}
+
+// maxInfoBytes bounds the INFO message of a server, which names the other servers of its cluster.
+const maxInfoBytes = 64 << 10
 
 // credentials reads the files that a connection to NATSURL needs.
 func (o *Options) credentials() ([]nats.Option, error) {
