@@ -13,9 +13,9 @@ const (
 	maxChecks = 64
 	// checkRetry is the pause before a failed check is repeated.
 	checkRetry = time.Second
-	// restedBefore is the age of a marker from which on a node checks the feed at once, and
-	// not only after ServiceGrace: the node has just started, or its watch was interrupted,
-	// and the node that put the feed to rest may have died before its own check.
+	// restedBefore is the minimum age of a marker for which a node checks the feed at once, in
+	// addition to the check after ServiceGrace. The node has just started, or its watch was
+	// interrupted, and the node that put the feed to rest may have died before its own check.
 	restedBefore = 5 * time.Second
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file asks flow control before each call. The decisions are those of package flow; what
-// follows from them for a delivery is in flowdelivery.go.
+// This file asks flow control before each call. Package flow makes the decisions; flowdelivery.go
+// applies them to a delivery.
 //
 //	delivery ──ask──▶ flowGate of the key ── decides for all that ask, one CAS of the state ──▶ verdict
 //
@@ -40,7 +40,7 @@ const (
 	// maxFlowAhead, so that it is called in the end.
 	flowHold = 10 * time.Millisecond
 	// flowAdopt is the time after which a gate adopts a state of a later generation than the
-	// limit: every copy of the limits is newer by then, so the later limit was deleted, and that
+	// limit. Every copy of the limits is newer by then, so the later limit was deleted, and the limit
 	// of a pattern applies again.
 	flowAdopt = 3 * store.FlowFresh
 	// flowStale is the interval at which a gate looks for a fresh copy of the limits.
@@ -108,8 +108,8 @@ func (c *flowControl) unpark(size int) {
 	c.bytes -= size
 }
 
-// newerFor returns for how long the state of a key has had a later generation than its limit, 0
-// if it has not now.
+// newerFor returns the time for which the state of a key has had a later generation than its limit; 0
+// if newer is false.
 func (c *flowControl) newerFor(key string, newer bool) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +242,7 @@ func (c *flowControl) ask(key, label string, a flow.Arrival) *flowAsk {
 	return q
 }
 
-// withdraw ends a question whose delivery does not wait for the answer.
+// withdraw cancels a question whose delivery no longer waits for the answer.
 func (c *flowControl) withdraw(key string, q *flowAsk) {
 	c.mu.Lock()
 	if g := c.gates[key]; g != nil {
@@ -282,7 +282,7 @@ func (g *flowGate) await() bool {
 		g.c.mu.Lock()
 		asking, running := len(g.asking), g.running
 		stopped := g.c.f.pulling.Err() != nil
-		if stopped { // the deliveries that ask see it, too
+		if stopped { // the deliveries that ask return by themselves
 			asking, g.asking, g.parked = 0, nil, nil
 		}
 		if asking == 0 && len(g.parked) == 0 && running == 0 && g.held == 0 || g.c.f.recording.Err() != nil {
@@ -334,7 +334,7 @@ func (g *flowGate) decide(batch []*flowAsk) {
 	}
 	for wait := minPause; ; {
 		if f.pulling.Err() != nil {
-			return // the deliveries see it, too
+			return // functions stops: the deliveries return by themselves
 		}
 		set, fresh := f.o.Store.FlowsNow()
 		if !fresh {
@@ -377,8 +377,8 @@ func (g *flowGate) decide(batch []*flowAsk) {
 	}
 }
 
-// try decides about a batch by one compare-and-set of the state, and answers it. After an error
-// nothing is decided: what a lost answer admitted stays unused.
+// try decides about a batch by one compare-and-set of the state, and answers it. After an error it has
+// answered nothing: admissions in a write whose answer was lost stay unused.
 func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	cached := g.known
 	if err := g.read(l.Limit); err != nil {
@@ -495,8 +495,8 @@ func (g *flowGate) slotsHeld() int {
 	return 0
 }
 
-// renew renews the slots of the calls that run, and returns the others. It tries once; await
-// comes back to it.
+// renew renews the slots of the calls that run, and returns the others. It tries once; run calls it
+// again after an error.
 func (g *flowGate) renew() {
 	running := g.calls()
 	if g.held == 0 || running == g.held && time.Since(g.heldSince) < flow.LeaseFor/3 {
@@ -536,7 +536,7 @@ func (g *flowGate) expire() {
 	g.slots, g.held = nil, 0
 }
 
-// renewedAt says that the state, which was computed at a time, has the slots of this process.
+// renewedAt notes that the slots of this process were renewed by a state that was computed at began.
 func (g *flowGate) renewedAt(began time.Time) {
 	g.heldSince = began
 	if g.slots != nil {
@@ -544,10 +544,10 @@ func (g *flowGate) renewedAt(began time.Time) {
 	}
 }
 
-// complain logs why the gate cannot decide.
+// complain logs the reason why the gate cannot decide.
 func (g *flowGate) complain(err error) { g.c.complain(g.key, err) }
 
-// complain logs why nothing can be decided about a key.
+// complain logs the reason why no decision about a key is possible.
 func (c *flowControl) complain(key string, err error) {
 	f := c.f
 	if f.recording.Err() == nil && f.complaints.Allow("flow "+key, time.Now()) {

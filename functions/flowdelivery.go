@@ -13,10 +13,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// permitted waits until the limit of the delivery's flow key permits the call, and neither its
-// service nor its group is paused, nor a hold stops the key. It returns false, and settles the event, if the event waits
-// elsewhere: in its consumer or in the wheel. The delivery holds a permit of its service when it
-// returns true.
+// permitted waits until the limit of the delivery's flow key permits the call, its service and its
+// group are not paused, and no hold stops the key. It returns false, and settles the event, if the
+// event waits in its consumer or in the wheel. When it returns true, the delivery holds a permit of its
+// service.
 func (d *delivery) permitted() bool {
 	set, fresh := d.f.o.Store.FlowsNow()
 	if fresh && set.Undisturbed() {
@@ -49,9 +49,9 @@ func (d *delivery) permitted() bool {
 	return true
 }
 
-// stopped returns nil if neither the service nor the group of the delivery is paused, nor a hold stops
-// the key. Otherwise it returns the function that makes the event wait: in the wheel, or in its
-// consumer if this node cannot read the pause. The pause of the key itself is up to its gate.
+// stopped returns nil if the service and the group of the delivery are not paused and no hold stops the
+// key. Otherwise it returns the function that makes the event wait: in the wheel, or in its consumer if
+// this node cannot read the pause. The gate handles a pause of the key itself.
 func (d *delivery) stopped(set *store.FlowSet, key string) (wait func()) {
 	if by, l, ok := set.Hold(d.svc.name, d.spec.Group); ok && by != key {
 		return func() { d.awaitResume(by, &l) }
@@ -260,8 +260,8 @@ func (d *delivery) invokeInSlot(ctx context.Context, c *caller, req callback.Req
 // other keys still come.
 const flowShare = 4
 
-// postpone makes the event wait for its slot, which is ahead: in its consumer if that is soon,
-// otherwise in the wheel. The record is written first, as for a retry; no attempt is counted.
+// postpone makes the event wait for its slot, which is the duration ahead away: in its consumer if that
+// is short, otherwise in the wheel. It writes the record first, as for a retry, and counts no attempt.
 func (d *delivery) postpone(key string, got flowAnswer, ahead time.Duration) {
 	slotMs := (got.AtNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
 	crowded := ahead <= d.f.o.ShortDelay && !d.svc.waiting.add(time.Now(), ahead, d.f.o.MaxAckPending/flowShare)
@@ -279,11 +279,11 @@ func (d *delivery) postpone(key string, got flowAnswer, ahead time.Duration) {
 	}
 }
 
-// putBack writes the record of an event that waits elsewhere, as plan makes it from the delivery's
-// record. It returns the plan that was written. It returns false, and settles the event, if there
-// is no call to wait for, or if the record cannot be stored with its event, because max_payload
-// was lowered: then the event asks again from its consumer after a delay, at most ShortDelay, and
-// its call shows the error. operation names the write in the log, tooLarge that case in metrics.
+// putBack writes the record of an event that must wait, and returns the plan that it wrote. plan makes
+// the record from the delivery's record. putBack returns false, and settles the event, in two cases:
+// no call is left to wait for, or the record with its event exceeds a lowered max_payload. In the
+// second case the event asks again from its consumer after delay, at most ShortDelay, and its call
+// then shows the error. operation names the write in the log, tooLarge the second case in metrics.
 func (d *delivery) putBack(operation, tooLarge string, delay time.Duration, plan func() Plan) (Plan, bool) {
 	for wait := minPause; ; {
 		if !d.complete && !d.readAgain() {

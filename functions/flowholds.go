@@ -14,28 +14,28 @@ import (
 )
 
 // This file obeys the holds of flow keys (flow.Hold), and sets them: a target that answers 429 or
-// 503 with Retry-After pauses its key, and connection errors in a row open the circuit of the key.
+// 503 with Retry-After pauses its key, and consecutive connection errors open the circuit of the key.
 
 const (
-	// holdGap is the time between two events of a key without a rate that go after a hold, on one
-	// node: 50 a second, so that the target does not get all that waited at once.
+	// holdGap is the time between two calls of a key without a rate after a hold, on one node: 50 a
+	// second, so that the target does not get all waiting events at once.
 	holdGap = 20 * time.Millisecond
 	// holdPatience bounds the write of a hold after a call. The result of the call waits for it.
 	holdPatience = 2 * time.Second
 	// maxHoldKeys bounds the keys of each kind that flowHolds remembers.
 	maxHoldKeys = 10_000
-	// probeSeats is the number of events of a key and a node that come back at the time of the next
-	// probe. More than one, because an event may be cancelled meanwhile.
+	// probeSeats is the number of events of a key on one node that become due at the time of the next
+	// probe. It is more than one, because an event may be cancelled meanwhile.
 	probeSeats = 3
 )
 
-// flowHolds is what a process knows of the holds of flow keys, in addition to its copy of the limits.
+// flowHolds is the state of a process about the holds of flow keys, in addition to its copy of the limits.
 // Safe for concurrent use.
 type flowHolds struct {
 	mu sync.Mutex
 	// queues count the events that wait for the end of a hold, by flow key; at most maxHoldKeys.
 	queues map[string]*holdQueue
-	// changing has the keys whose hold this process changes now.
+	// changing has the keys whose hold this process is changing.
 	changing map[string]bool
 	// streaks has the keys whose last call was a connection error; at most maxHoldKeys. failing is
 	// their number, so that a process without any takes no lock.
@@ -53,8 +53,8 @@ func newFlowHolds() *flowHolds {
 	return &flowHolds{queues: map[string]*holdQueue{}, changing: map[string]bool{}, streaks: map[string]flow.Streak{}}
 }
 
-// place returns the number of events of a key that this process has put back before, which wait
-// until the same time.
+// place returns the number of events of a key that this process has already made wait until the same
+// time.
 func (h *flowHolds) place(key string, atNs int64) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,9 +109,10 @@ func (h *flowHolds) changed(key string) {
 	delete(h.changing, key)
 }
 
-// awaitTarget makes the event wait for the end of a hold, which is at atNs or, if the circuit is open,
-// later. A few events of the node come back at the time of the next probe, so that one makes it;
-// the others wait as for a paused limit, and are moved when the circuit closes.
+// awaitTarget makes the event wait for the end of a hold, which is at atNs, or later if the circuit is
+// open. With an open circuit, probeSeats events of the node become due at the time of the next probe,
+// and one of them makes it. The others wait as for a paused limit, and are moved when the circuit
+// closes.
 func (d *delivery) awaitTarget(set *store.FlowSet, key string, h *flow.Hold, atNs int64) {
 	c := d.f.flows
 	place := c.holds.place(key, atNs)
@@ -125,9 +126,9 @@ func (d *delivery) awaitTarget(set *store.FlowSet, key string, h *flow.Hold, atN
 	d.postpone(key, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: atNs}, generation: heldGeneration}, time.Duration(atNs-c.nowNs()))
 }
 
-// mayProbe takes the probe of an open circuit for the event. Without an open circuit there is nothing
-// to take. It returns false, and settles the event, if another event has the probe, or if the rate no
-// longer permits the call.
+// mayProbe takes the probe of an open circuit for the event. It returns true at once if the circuit is
+// closed. It returns false, and settles the event, if another event has the probe, or if the admission
+// under the rate has expired.
 func (d *delivery) mayProbe(set *store.FlowSet, key string) bool {
 	h, ok := set.HoldOf(key)
 	if !ok {
@@ -158,7 +159,8 @@ func (d *delivery) mayProbe(set *store.FlowSet, key string) bool {
 	return false
 }
 
-// hear learns from the outcome of a call what the target wants, and whether it can be reached.
+// hear changes the hold of the delivery's flow key according to the outcome of a call: it sets a pause
+// that the target asked for, opens the circuit or closes it.
 func (d *delivery) hear(out callback.Outcome) {
 	c := d.f.flows
 	contact, wait := contactOf(d.spec.Callback, &out), pauses(d.spec.Callback, &out)
@@ -177,8 +179,8 @@ func (d *delivery) hear(out callback.Outcome) {
 	}
 }
 
-// contactOf says whether a call has reached its target. An answer of any kind has; a time-out, and
-// an answer of Belfry itself, say nothing.
+// contactOf reports whether a call reached its target. Any answer of the target counts as reached. A
+// time-out, or an outcome that Belfry itself produced, is flow.Unknown.
 func contactOf(target string, out *callback.Outcome) flow.Contact {
 	overNATS := strings.HasPrefix(target, schemas.NATSScheme)
 	switch {
@@ -225,7 +227,7 @@ func (d *delivery) countError(reason string) {
 	})
 	if ok {
 		c.holds.count(key, flow.Answered, 0)
-		d.f.o.Log.Warn().Str("flow", key).Int("errors", circuit).Str("error", h.Reason).Msg("the target of a flow key cannot be reached: its events wait, and one at a time looks for it")
+		d.f.o.Log.Warn().Str("flow", key).Int("errors", circuit).Str("error", h.Reason).Msg("the target of a flow key cannot be reached: its circuit is open, so its events wait, and one at a time probes the target")
 	}
 }
 
@@ -240,8 +242,8 @@ func circuitAfter(set *store.FlowSet, key string) int {
 	return flow.DefaultCircuit
 }
 
-// closeCircuit closes the circuit after the delivery's probe was answered, with a wish for no calls
-// for a duration, or 0. If the store does not take it, the next probe closes the circuit.
+// closeCircuit closes the circuit after the delivery's probe was answered. wait is the pause that the
+// answer asked for, or 0. If the write fails, the next probe closes the circuit.
 func (d *delivery) closeCircuit(wait time.Duration, reason string) {
 	c, key := d.f.flows, d.flowKey()
 	closed := false
@@ -259,9 +261,8 @@ func (d *delivery) closeCircuit(wait time.Duration, reason string) {
 	}
 }
 
-// pauses returns for how long the target does not want to be called, 0 for no such wish: 429 or
-// 503 with Retry-After, or the same header in a NATS reply. A worker that answers "not now" means
-// the one event.
+// pauses returns the pause of the flow key that a target asks for: by 429 or 503 with Retry-After, or
+// by this header in a NATS reply; 0 for none. The "not now" of a worker concerns only its own event.
 func pauses(target string, out *callback.Outcome) time.Duration {
 	if !out.NotNow || out.Unattempted || strings.HasPrefix(target, schemas.NATSScheme+schemas.WorkSubjectPrefix) {
 		return 0
@@ -274,7 +275,7 @@ func (d *delivery) pauseKey(wait time.Duration, reason string) {
 	key, now := d.flowKey(), d.f.flows.nowNs()
 	if set, _ := d.f.o.Store.FlowsNow(); set != nil {
 		if h, ok := set.HoldOf(key); ok && !h.Hold.RetryAfter(wait, now) {
-			return // most calls that were under way when the first answer came
+			return // the answer to a call that began before the pause
 		}
 	}
 	d.f.flows.changeHold(key, func(h *store.FlowHold) bool {
@@ -287,7 +288,7 @@ func (d *delivery) pauseKey(wait time.Duration, reason string) {
 }
 
 // changeHold changes the hold of a key, unless this process does so already. A change that fails
-// is logged; the next answer of the target is another chance.
+// is logged; the next answer of the target tries it again.
 func (c *flowControl) changeHold(key string, change func(h *store.FlowHold) bool) (store.FlowHold, bool) {
 	if !c.holds.change(key) {
 		return store.FlowHold{}, false

@@ -14,20 +14,19 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file gives the events that wait in the wheel new slots when a change of their limit
-// permits earlier calls: a raised, resumed or deleted limit, and likewise when the circuit of their key
-// is closed or their hold is reset. One node does so for a change, by a
-// claim in the store that it renews while it works; if it dies, another begins again. Events
-// that wait in their consumers come back within ShortDelay by themselves. A record that is
-// claimed, cancelled or moved meanwhile stays as it is.
+// This file gives the events that wait in the wheel new slots after a change that permits earlier
+// calls: a limit was raised, resumed or deleted, the circuit of their key was closed, or their hold
+// was reset. One node does this for each change. It has a claim in the store, which it renews; if the
+// node dies, another node starts again. Events that wait in their consumers ask again within
+// ShortDelay by themselves. A record that is claimed, cancelled or moved meanwhile stays unchanged.
 
 const (
 	// replanEvery is the interval at which a node looks for limits whose events must be moved.
 	replanEvery = time.Second
-	// replanAfter is the time after a node sees a change until it moves events: by then no node
-	// defers events by an older copy of the limits, which is fresh for store.FlowFresh.
+	// replanAfter is the time from the moment a node sees a change until it moves events. By then no
+	// node defers events by an older copy of the limits, which is fresh for store.FlowFresh.
 	replanAfter = 2 * store.FlowFresh
-	// replanLease is how long the claim of a node is respected without a renewal.
+	// replanLease is the time for which the claim of a node is valid without a renewal.
 	replanLease = 15 * time.Second
 	// maxReplan bounds the events that a node moves before it reads the shards again.
 	maxReplan = 100_000
@@ -35,7 +34,7 @@ const (
 	// key's state.
 	replanBatch = 250
 	// releaseGap is the time between two events of a key without a rate after a circuit was closed or
-	// a hold was reset: 100 a second, so that the target does not get all that waited at once.
+	// a hold was reset: 100 a second, so that the target does not get all waiting events at once.
 	releaseGap = 10 * time.Millisecond
 )
 
@@ -47,15 +46,15 @@ type deferredEvent struct {
 	// held is true for an event that waits because its service or its group is paused. Then key
 	// is not its flow key.
 	held bool
-	// dueMs is the due time of the timer, if a hold has stopped its key: the slots of such events say
-	// nothing about their order.
+	// dueMs is the due time of the timer if a hold stopped its key. It gives the order of such events,
+	// because their slots do not.
 	dueMs int64
 }
 
 // relief is a change after which events that wait may be called earlier.
 type relief struct {
-	// name is that of its claim (store.Replan), key its flow key or pattern, and generation differs
-	// from that of every other change of the name.
+	// name is the name of its claim (store.Replan), key its flow key or pattern. Every change with the
+	// same name has another generation.
 	name, key  string
 	generation uint64
 	// expires is true if the change leaves the store after a while.
@@ -66,7 +65,7 @@ type relief struct {
 }
 
 // releasedGeneration is schemas.Deferral.Generation of an event that was moved after the end of a
-// hold. It is that of no limit, and differs from heldGeneration, so that the event is moved once.
+// hold. No limit has this generation, and it differs from heldGeneration, so the event is moved once.
 const releasedGeneration = math.MaxUint64
 
 // reliefs returns the changes after which events must be moved.
@@ -94,7 +93,7 @@ func (e *deferredEvent) order(o *deferredEvent) int {
 	return 1
 }
 
-// replanState is what a node knows of a change.
+// replanState is the state of a node about a change.
 type replanState struct {
 	generation uint64
 	seen       time.Time
@@ -252,9 +251,9 @@ func (c *flowControl) move(ctx context.Context, l *relief, events []deferredEven
 	return moved, nil
 }
 
-// reserve reserves slots for n events of the key of e. ok is false if the key is paused, or its
-// limit cannot be read. Without a limit the slots are now, and also for held events: they ask
-// under their own keys then. After a hold they are releaseGap apart.
+// reserve reserves slots for n events of the key of e. ok is false if the key is paused, or its limit
+// cannot be read. Without a limit, and for held events, which then ask under their own keys, all slots
+// are at the present time. After a hold the slots are releaseGap apart.
 func (c *flowControl) reserve(ctx context.Context, r *relief, e deferredEvent, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
 	for wait := minPause; ; {
 		set, _ := c.f.o.Store.FlowsNow()
@@ -291,7 +290,7 @@ func (c *flowControl) reserve(ctx context.Context, r *relief, e deferredEvent, n
 	}
 }
 
-// moveOne gives an event a new slot, unless it no longer waits.
+// moveOne gives an event a new slot. It reports false if the event does not wait any more.
 func (c *flowControl) moveOne(ctx context.Context, e deferredEvent, generation uint64, slotMs int64) (bool, error) {
 	t, err := c.f.o.Store.Get(ctx, e.id)
 	switch {

@@ -272,5 +272,5 @@ func (f *Functions) invoker(c *caller, target string) callback.Invoker {
 	return c.http
 }
 
-// random returns a number in [0,1).
+// random returns a random number in [0,1).
 func random() float64 { return rand.Float64() }

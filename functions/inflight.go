@@ -8,8 +8,8 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// inFlight holds the deliveries that this process handles. It keeps them alive, and it
-// prevents that a redelivery of an event is handled while the first delivery is.
+// inFlight holds the deliveries that this process handles. It keeps them alive, and keeps a
+// redelivery of an event from being handled while the first delivery is.
 type inFlight struct {
 	ackWait time.Duration
 	mu      sync.Mutex

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// leaseMargin is how long before the end of a lease a node cancels the calls that need it, if it
-// could not renew the lease.
+// leaseMargin is the time before the end of a lease at which a node cancels the calls that need it, if
+// it could not renew the lease.
 const leaseMargin = 2 * time.Second
 
 // lease is the context of calls that need a lease in the store: slots of a flow key, or the turn
@@ -19,7 +19,7 @@ type lease struct {
 	life   time.Duration // from a renewal to the end of ctx
 }
 
-// newLease begins a lease that lasts for a duration from now on. lost is the cause of the
+// newLease begins a lease that lasts for a duration from the present. lost is the cause of the
 // cancellation of its calls if it ends without a renewal.
 func newLease(ctx context.Context, lasts time.Duration, lost error) *lease {
 	l := &lease{life: lasts - leaseMargin}
@@ -28,7 +28,7 @@ func newLease(ctx context.Context, lasts time.Duration, lost error) *lease {
 	return l
 }
 
-// renewed says that the lease was renewed by a request that began at a time.
+// renewed extends the lease after a renewal by a request that began at a time.
 func (l *lease) renewed(began time.Time) { l.end.Reset(time.Until(began.Add(l.life))) }
 
 // drop ends the calls, with a cause.

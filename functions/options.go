@@ -108,8 +108,8 @@ type Options struct {
 	// ServiceIdle is the time without an event after which a service comes to rest: it has
 	// no consumers until its next event. Default 30 s, at least 100 ms, negative for never.
 	ServiceIdle time.Duration
-	// WebhookPermission is how long the permission of a target lasts that was asked for it; default
-	// 1 h. Belfry asks again a tenth of it before its end.
+	// WebhookPermission is the duration of a permission that a target gave in a handshake; default 1 h.
+	// Belfry asks again when a tenth of it is left.
 	WebhookPermission time.Duration
 	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
 	StopGrace time.Duration

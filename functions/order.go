@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file asks for the turn of an event with an ordering key (timerkey) before each call. The
-// decisions are those of package order; package store stores them and wakes the next event.
+// This file asks for the turn of an event with an ordering key (timerkey) before each call. Package
+// order makes the decisions; package store stores them and wakes the next event.
 //
 //	delivery ──ask──▶ orderGate of the key ── one decision for all that ask ──▶ answer
 //
@@ -22,10 +22,10 @@ import (
 // event without an ordering key costs one comparison: see delivery.inTurn.
 
 const (
-	// turnPause is when an event is redelivered that cannot be called because another delivery
-	// of it is about to end.
+	// turnPause is the delay of the redelivery of an event that cannot be called because another
+	// delivery of it is about to end.
 	turnPause = 100 * time.Millisecond
-	// busyTurnPause bounds the delay of an event that another node calls now.
+	// busyTurnPause bounds the delay of the redelivery of an event that another node is calling.
 	busyTurnPause = 500 * time.Millisecond
 	// maxOrderBatch bounds the questions of one decision.
 	maxOrderBatch = 1000
@@ -48,7 +48,7 @@ func newOrderControl(f *Functions) *orderControl {
 	return &orderControl{f: f, gates: map[store.OrderKey]*orderGate{}}
 }
 
-// orderGate asks the questions of one key, those of all deliveries at once.
+// orderGate asks the questions of all deliveries of one key, in batches.
 type orderGate struct {
 	c   *orderControl
 	key store.OrderKey
@@ -65,8 +65,8 @@ type orderGate struct {
 // orderAsk is a question without an answer.
 type orderAsk struct {
 	order.Ask
-	// of is the turn that a Leave of a withdrawn question ends. The Leave is void when the process
-	// has another turn by then: that of a later delivery of the same event.
+	// of is the turn that a Leave of a withdrawn question ends. The Leave is void if the process has
+	// another turn by then, for a later delivery of the same event.
 	of *turn
 	// answer gets one answer.
 	answer chan orderAnswer
@@ -84,14 +84,14 @@ type turn struct {
 	event order.Event
 	lease *lease
 
-	// known is true if the delivery knows what became of the event: concluded or not.
+	// known is true if the delivery knows whether the event is concluded.
 	known, concluded bool
 }
 
 // errTurnLost is the cause of the cancellation of a call whose lease could not be renewed.
 var errTurnLost = errors.New("the lease of the ordering key could not be renewed: another node may call the event")
 
-// ended notes what became of the event.
+// ended notes whether the event is concluded.
 func (t *turn) ended(concluded bool) {
 	if t != nil {
 		t.known, t.concluded = true, concluded
@@ -157,7 +157,7 @@ func (g *orderGate) await() bool {
 	}
 }
 
-// take returns the next questions. It answers a Leave of a turn that this process no longer has.
+// take returns the next questions. It answers by itself a Leave of a turn that this process has lost.
 func (g *orderGate) take() []*orderAsk {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
@@ -220,7 +220,7 @@ func (g *orderGate) decide(batch []*orderAsk) {
 		}
 		g.complain(err)
 		if !pause.For(f.recording, wait) {
-			return // the deliveries see it, too
+			return // functions stops: the deliveries return by themselves
 		}
 	}
 }
@@ -247,11 +247,11 @@ func (g *orderGate) answered(q *orderAsk, a order.Answer, began time.Time) order
 	return out
 }
 
-// complain logs why the gate cannot decide.
+// complain logs the reason why the gate cannot decide.
 func (g *orderGate) complain(err error) {
 	f := g.c.f
 	if f.recording.Err() == nil && f.complaints.Allow("order "+g.key.Service+" "+g.key.Key, time.Now()) {
-		f.o.Log.Warn().Err(err).Str("service", g.key.Service).Str("key", g.key.Key).Msg("the order of the events of a key cannot be decided; they wait")
+		f.o.Log.Warn().Err(err).Str("service", g.key.Service).Str("key", g.key.Key).Msg("the next event of an ordering key cannot be decided; the events of the key wait")
 	}
 }
 
@@ -323,8 +323,8 @@ func (d *delivery) askTurn(a order.Ask, settle bool) (orderAnswer, bool) {
 	}
 }
 
-// withdraw ends a question whose delivery does not wait for the answer. An event that already has
-// its turn leaves it.
+// withdraw cancels a question whose delivery does not wait for the answer. If the event already has
+// its turn, withdraw ends the turn.
 func (c *orderControl) withdraw(k store.OrderKey, q *orderAsk) {
 	c.mu.Lock()
 	if g := c.gates[k]; g != nil {
@@ -348,8 +348,8 @@ func (c *orderControl) withdraw(k store.OrderKey, q *orderAsk) {
 }
 
 // awaitTurn makes the event wait in the wheel for its turn, until askMs at the latest. The record
-// is written first, as for a retry; no attempt is counted. A head that ended meanwhile has not
-// found the record waiting, so awaitTurn asks once more.
+// is written first, as for a retry; no attempt is counted. If the head ended before that write, it
+// could not wake this record, so awaitTurn asks once more.
 func (d *delivery) awaitTurn(askMs int64) {
 	_, ok := d.putBack("await turn", "order_too_large", busyTurnPause, func() Plan {
 		rec := d.timer.Record
@@ -365,8 +365,7 @@ func (d *delivery) awaitTurn(askMs int64) {
 	d.askTurn(order.Ask{Kind: order.Confirm, Event: d.orderEvent()}, false)
 }
 
-// leaveTurn ends the turn of the delivery, and gives it to the next event if this one is
-// concluded.
+// leaveTurn ends the turn of the delivery. If the event is concluded, the next event gets the turn.
 func (d *delivery) leaveTurn() {
 	t := d.turn
 	if t == nil {

@@ -34,8 +34,8 @@ func MustRead(c schemas.Claim, header map[string][]string, deliveries uint64, st
 //
 // If the attempts of a delivered record differ from the claim's, the scheduler has claimed
 // the record again for a retry. The event of that later claim, on timers.retry, then makes
-// the attempt, and this event is acknowledged. The same goes for the deferrals of a record that
-// waited for its slot in the wheel.
+// the attempt, and this event is acknowledged. Different deferrals, of a record that waited
+// in the wheel for its slot, have the same effect.
 func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 	if t == nil {
 		return Admission{}
@@ -55,8 +55,8 @@ func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 }
 
 // ResolveConflict decides what follows when another writer changed the record before the
-// result of an attempt was written. t is the record now, nil if it is gone. ResolveConflict
-// returns the timer to write the result on, or nil and the decision about the event.
+// result of an attempt was written. t is the changed record, nil if it is gone. ResolveConflict
+// returns the timer to write the result to, or nil and the decision about the event.
 func ResolveConflict(c schemas.Claim, attempt uint32, success bool, t *store.Timer, nowMs int64) (*store.Timer, Admission) {
 	if t == nil || t.Record.Run != c.Run || t.Record.Hash != c.Hash || t.Record.State.Final() {
 		return nil, Admission{}
@@ -143,7 +143,7 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	switch {
 	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
 		// The pause doubles as after failures, so that a service without workers costs little.
-		// The cap makes the timers reach workers that start late soon.
+		// The cap bounds the delay until a worker that starts late gets the timers.
 		n, to = uncounted+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
 		rec.MaxAttempt++
 	case out.NotNow && p.MaxNotNow > 0 && int64(uncounted) < int64(p.MaxNotNow):
@@ -165,10 +165,9 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	return Plan{Step: StepLongRetry, Delay: delay, Record: rec}
 }
 
-// Defer plans the wait of an event whose call is not permitted before slotMs. rec is the record,
-// key and generation are those of the limit that reserved the slot; generation is 0 if nothing is
-// reserved. crowded is true if too many events of the service wait in their consumer. No attempt
-// is counted.
+// Defer plans the wait of an event whose call is not permitted before slotMs. rec is the record. key
+// and generation belong to the limit that reserved the slot; generation is 0 if no slot is reserved.
+// crowded is true if too many events of the service wait in their consumer. Defer counts no attempt.
 func (p Policy) Defer(rec schemas.Record, key string, generation uint64, slotMs, nowMs int64, crowded bool) Plan {
 	delay := max(time.Duration(slotMs-nowMs)*time.Millisecond, time.Millisecond)
 	if delay <= p.ShortDelay && !crowded {

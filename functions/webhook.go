@@ -15,16 +15,16 @@ import (
 )
 
 // This file asks targets for their permission before the first call, if the service has a
-// ServiceConfig.WebhookOrigin: the validation handshake of the CloudEvents webhook specification.
+// ServiceConfig.WebhookOrigin: it makes the validation handshake of the CloudEvents webhook specification.
 //
 //	delivery ──▶ permission of the URL ── none ──▶ one OPTIONS request for all that wait
 //	                  │ allowed                        │ refused, or failed ──▶ result of the attempt
 //	                  ▼                                ▼
 //	             rate of the flow key is stored ──▶ flow control ──▶ call
 //
-// A process keeps the permissions in memory, for the URL without its query. The allowed rates are in the
-// store, so that they hold over the cluster: a call begins only while the store has the allowed rate, or
-// a lower one, for its flow key. A service without the setting pays one comparison.
+// A process keeps the permissions in memory, by the URL without its query. The allowed rates are in the
+// store, so that they apply to the whole cluster: a call begins only while the store has the allowed
+// rate, or a lower one, for its flow key. A service without the setting costs one comparison.
 
 const (
 	// DefaultWebhookPermission is the default of Options.WebhookPermission.
@@ -34,20 +34,20 @@ const (
 	// maxWebhookWaiting bounds the deliveries that wait for one answer. Further ones are delivered
 	// again flowFullPause later.
 	maxWebhookWaiting = 16
-	// maxPermissions bounds the URLs of a service whose permissions a process knows. A target whose
-	// permission was forgotten is asked again.
+	// maxPermissions bounds the permissions that a process keeps for a service. If it drops a
+	// permission, it asks the target again.
 	maxPermissions = 10_000
 )
 
 // webhook has the permissions of the targets of one service, under one configuration.
 type webhook struct {
-	// life is how long a permission lasts.
+	// life is the duration of a permission.
 	life time.Duration
 
 	mu sync.Mutex
 	// permissions are by URL, at most maxPermissions.
 	permissions map[string]permission
-	// flights are the questions and the writes under way; see fly.
+	// flights are the handshakes and the writes of rates in progress; see fly.
 	flights map[string]*flight
 }
 
@@ -58,11 +58,11 @@ type permission struct {
 	failure *callback.Outcome
 	// perMinute is the number of calls a minute that the target allows; 0 for any.
 	perMinute int
-	// renew is the time from which the target is asked again, while the permission lasts until end.
+	// The permission lasts until end. From renew on, the next delivery asks the target again.
 	renew, end time.Time
 }
 
-// flight is a question or a write for which deliveries wait.
+// flight is a handshake, or a write of a rate, in progress. Deliveries may wait for it.
 type flight struct {
 	done    chan struct{} // closed at the end
 	waiting int           // guarded by webhook.mu
@@ -87,7 +87,7 @@ func (w *webhook) of(url string) permission {
 	return p
 }
 
-// store keeps the answer of a target. A failure to ask it again does not end a permission.
+// store keeps the answer of a target. A failed handshake does not end an earlier permission.
 func (w *webhook) store(url string, p permission) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,8 +119,8 @@ var landed = func() *flight {
 	return &flight{done: done}
 }()
 
-// ask runs the question to a target in the background, unless one is under way, or the target has answered
-// since the caller looked: its permission is known, and is not to be renewed yet. It is otherwise as fly.
+// ask runs a handshake in the background. It does not if one is in progress, or if the target has
+// answered meanwhile and its permission need not be renewed yet. The result is that of fly.
 func (w *webhook) ask(f *Functions, url string, wait bool, run func()) *flight {
 	return w.fly(f, "ask "+url, wait, func() bool {
 		p, now := w.permissions[url], time.Now()
@@ -128,9 +128,10 @@ func (w *webhook) ask(f *Functions, url string, wait bool, run func()) *flight {
 	}, run)
 }
 
-// fly runs a function in the background, unless one runs under that name. needed is called with w.mu held,
-// and may say that none has to run. If wait is true the caller waits for its end; then it is nil if too many
-// others do.
+// fly runs a function in the background and returns its flight. It joins the flight of that name if
+// there is one. needed is called with w.mu held; if it returns false, the function does not run. If
+// wait is true, the caller waits for the flight; the result is nil if maxWebhookWaiting deliveries
+// wait already.
 func (w *webhook) fly(f *Functions, name string, wait bool, needed func() bool, run func()) *flight {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,8 +161,8 @@ func (w *webhook) fly(f *Functions, name string, wait bool, needed func() bool, 
 	return now
 }
 
-// allowed waits until the target allows the call, and its flow key permits it. It returns false, and
-// settles the event, if the target does not, or the event waits elsewhere.
+// allowed waits until the target allows the call and its flow key permits it. It returns false, and
+// settles the event, if the target refuses, or if the event waits in its consumer or in the wheel.
 func (d *delivery) allowed() bool {
 	d.caller = d.svc.caller.Load()
 	w := d.caller.webhook
@@ -179,7 +180,7 @@ func (d *delivery) allowed() bool {
 			if !d.permitted() {
 				return false
 			}
-			d.slot.leave() // it is not blocked any more
+			d.slot.leave() // the handshake needs no slot
 			d.slot, d.probe = nil, 0
 			continue
 		}
@@ -220,7 +221,7 @@ func (d *delivery) unreachable(out *callback.Outcome) bool {
 	return contactOf(d.spec.Callback, out) == flow.Unreachable
 }
 
-// probed ends the probe of an open circuit that the handshake was. An answer of any kind closes the
+// probed ends the probe of an open circuit for which the handshake was made. Any answer closes the
 // circuit.
 func (d *delivery) probed(p permission) {
 	if d.probe != 0 && !p.end.IsZero() && (p.failure == nil || contactOf(d.spec.Callback, p.failure) == flow.Answered) {
@@ -229,8 +230,8 @@ func (d *delivery) probed(p permission) {
 	d.probe = 0
 }
 
-// awaitAnswer makes the event wait until the target, which could not be reached, is asked again. No
-// attempt is counted: the target has not got the event.
+// awaitAnswer makes the event wait until the next handshake with a target that could not be reached. It
+// counts no attempt, because the target did not get the event.
 func (d *delivery) awaitAnswer(key string, again time.Time) {
 	if d.turn.lost() {
 		d.skip("turn_lost", func() error { return d.msg.Nak(flowFullPause) })
@@ -252,8 +253,8 @@ func webhookURL(target string) (page string, ok bool) {
 	return u.String(), true
 }
 
-// blocked reports whether no call of the flow key may begin now, so that the target must not be asked
-// either.
+// blocked reports whether no call of the flow key may begin at present. A handshake must then not
+// begin either.
 func (d *delivery) blocked(key string) bool {
 	set, fresh := d.f.o.Store.FlowsNow()
 	if !fresh {
@@ -268,7 +269,7 @@ func (d *delivery) blocked(key string) bool {
 
 // awaitFlight waits for the end of a flight; without the permit of the service if that takes longer than
 // askHold. It returns false, and settles the event, if too many deliveries wait, functions stops, or
-// there is no attempt to make any more.
+// there is no attempt to make.
 func (d *delivery) awaitFlight(on *flight) bool {
 	if on == nil {
 		d.skip("webhook_busy", func() error { return d.msg.Nak(flowFullPause) })
@@ -292,8 +293,8 @@ func (d *delivery) awaitFlight(on *flight) bool {
 	}
 }
 
-// asking returns the function that asks the target and stores its answer. target is the callback's
-// full URL, page that of the permission.
+// asking returns the function that makes the handshake with a target and stores its answer. target is
+// the callback's full URL, page the URL of the permission.
 func (d *delivery) asking(page, target, key string) func() {
 	f, svc, c := d.f, d.svc, d.caller
 	return func() {
@@ -360,8 +361,8 @@ func (d *delivery) storing(page, key string, perMinute int) func() {
 	}
 }
 
-// refused records the failed handshake as the result of the attempt. The next attempt is not before
-// the target is asked again.
+// refused records the failed handshake as the result of the attempt. The next attempt begins not before
+// the next handshake.
 func (d *delivery) refused(out callback.Outcome, again time.Time) {
 	if d.turn.lost() {
 		d.skip("turn_lost", func() error { return d.msg.Nak(flowFullPause) })
@@ -375,7 +376,7 @@ func (d *delivery) refused(out callback.Outcome, again time.Time) {
 	d.record(out)
 }
 
-// endTargetRates removes the rates that targets allowed until now or before.
+// endTargetRates removes the rates of targets that have expired.
 func (c *flowControl) endTargetRates(ctx context.Context, set *store.FlowSet) {
 	for _, t := range set.Targets() {
 		if t.UntilMs > c.f.o.Now() {

@@ -20,7 +20,7 @@ import (
 )
 
 // Invoker makes one callback attempt. Invoke returns soon after ctx is done,
-// never panics on what the callee sends, and reads a bounded part of the answer.
+// never panics because of an answer, and reads a bounded part of it.
 type Invoker interface {
 	Invoke(ctx context.Context, r Request) Outcome
 }
@@ -88,7 +88,7 @@ const (
 	ReasonNotAllowed       Reason = "not_allowed"       // the configuration does not allow this subject or host
 	ReasonBadTarget        Reason = "bad_target"        // the callback cannot be called at all
 	ReasonWebhookRefused   Reason = "webhook_refused"   // the callee does not allow the calls; see httpcall.Invoker.Ask
-	ReasonNoResponders     Reason = "no_responders"     // nobody serves the NATS subject
+	ReasonNoResponders     Reason = "no_responders"     // no subscriber serves the NATS subject
 	ReasonServiceError     Reason = "service_error"     // an error header on the NATS reply
 	ReasonStreamRefused    Reason = "stream_refused"    // a stream captures the NATS subject, and did not store the message
 	ReasonRetryLater       Reason = "retry_later"       // the callee said "not now"

@@ -195,6 +195,6 @@ func (a *App) answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if _, err := w.Write(append(b, '\n')); err != nil {
-		a.o.Log.Debug().Err(err).Msg("an HTTP client left before its answer")
+		a.o.Log.Debug().Err(err).Msg("an HTTP client closed its connection before its answer was sent")
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// upcomingDates is the number of next dates of a calendar that its page lists, and upcomingYears
-	// the years in which it looks for them: a 29th of February may be eight years away.
+	// The page of a calendar lists at most upcomingDates next dates, from the next upcomingYears years.
+	// A 29th of February may be eight years away.
 	upcomingDates = 20
 	upcomingYears = 9
 )
@@ -63,15 +63,16 @@ func nextDates(dates []string, now time.Time) (out []string) {
 	return out
 }
 
-// calendarChangePage says what a change of a calendar does to schedules, before it is made.
+// calendarChangePage shows the effect of a change of a calendar on schedules, and asks for a
+// confirmation.
 type calendarChangePage struct {
 	Name, Revision, Text string
 	Reply                *schemas.CalendarPutReply
 	Problem              string
 }
 
-// setCalendar stores all dates of a calendar once the form confirms it; before, it counts the schedules whose
-// next runs move.
+// setCalendar replaces all dates of a calendar if the form confirms it. Otherwise it shows a
+// calendarChangePage, with the number of schedules whose next runs move.
 func setCalendar(q *request) (view, error) {
 	page := calendarChangePage{Name: q.text("name"), Revision: q.text("revision"), Text: q.text("dates")}
 	revision, err := q.revision()

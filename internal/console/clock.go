@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file has the clock of a development node, which each page shows in a bar.
+// This file serves the clock of a development node, which every page shows in a bar.
 
 // clockRoutes are the forms of the bar.
 var clockRoutes = []route{
@@ -46,7 +46,7 @@ func advanceClock(q *request) (view, error) {
 	})
 }
 
-// runClock moves the clock until no timer is ahead.
+// runClock moves the clock until no timer is due in the future.
 func runClock(q *request) (view, error) {
 	return q.moveClock(func(ctx context.Context, c httpapi.Clock, _ *schemas.ClockReply) (schemas.ClockReply, error) {
 		return c.ClockRunUntilIdle(ctx, schemas.ClockIdleRequest{})
@@ -81,7 +81,7 @@ func (q *request) moveClock(move func(context.Context, httpapi.Clock, *schemas.C
 	return view{location: pageOf(q.Request), notice: notice}, nil
 }
 
-// pageOf returns the path of the page whose form has sent a request.
+// pageOf returns the path of the page with the form of a request.
 func pageOf(r *http.Request) string {
 	from, err := url.Parse(r.Referer())
 	if err != nil || from.Host != r.Host || from.Path == "" {

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// maxRequests bounds the pages that are made at a time.
+	// maxRequests bounds the requests that are carried out at a time.
 	maxRequests = 64
-	// maxForm bounds the body of a form, in bytes. It must exceed the largest event that a form
-	// of New can send by the encoding of the form.
+	// maxForm bounds the body of a form, in bytes. It must exceed the encoded form of New with the
+	// largest event.
 	maxForm = 4 << 20
 )
 
@@ -45,8 +45,9 @@ type Config struct {
 	Authorize func(r *http.Request, scope string) (httpapi.Identity, error)
 	// Loopback is as in httpapi.Config.
 	Loopback bool
-	// Provider logs people in; nil if nobody does. Redirect is the base URL of this console for it; ""
-	// if it is known from requests, which name a listener on loopback.
+	// Provider is the OpenID Connect provider of the login; nil for none. Redirect is the base URL of
+	// this console, to which the provider sends browsers; "" to take it from the header Host of
+	// requests, which must then name a loopback address.
 	Provider *oidc.Verifier
 	Redirect string
 	// API serves /v1/stream, which the tail follows.
@@ -71,7 +72,7 @@ type Console struct {
 	seal     seal
 	origin   http.CrossOriginProtection
 	permits  chan struct{}
-	// overviews has an entry for each request that reads the state of everything.
+	// overviews has an entry for each request for the status or the doctor, at most maxOverviews.
 	overviews chan struct{}
 }
 
@@ -143,8 +144,8 @@ func (c *Console) serve(rt *route, w http.ResponseWriter, r *http.Request) {
 	c.answer(q, w, &v)
 }
 
-// authenticated returns the request with the token of its session. A request that has a header
-// Authorization is from no browser, and has no session.
+// authenticated returns the request with the token of its session in the header Authorization. A
+// request that has this header already does not come from a browser, and is returned as it is.
 func (c *Console) authenticated(r *http.Request) *http.Request {
 	text := c.sessions.token(sessionName(r))
 	if text == "" || r.Header.Get("Authorization") != "" {
@@ -176,7 +177,7 @@ func (q *request) carryOut(rt *route) (view, error) {
 		return view{}, err
 	}
 	if rt.shared && q.id.Tenant != "" {
-		return view{}, httpapi.Refused(http.StatusForbidden, "", "this concerns all tenants; token "+q.id.Name+" is of tenant "+q.id.Tenant)
+		return view{}, httpapi.Refused(http.StatusForbidden, "", "this concerns all tenants; token "+q.id.Name+" belongs to tenant "+q.id.Tenant)
 	}
 	if err := q.readForm(); err != nil {
 		return view{}, err
@@ -237,8 +238,8 @@ func (c *Console) fail(q *request, w http.ResponseWriter, err error) {
 		case name != "":
 			c.sessions.end(name)
 		case q.Header.Get("Sec-Fetch-Site") == "cross-site":
-			// The browser keeps the cookie back (SameSite=Strict). It sends it when this page leads to
-			// the same address again.
+			// The browser did not send the cookie, because another site led here (SameSite=Strict). It sends
+			// the cookie when this page loads the same address again.
 			c.answer(q, w, &view{name: "reopen", title: "Belfry", data: local(q.URL.RequestURI())})
 			return
 		}
@@ -278,8 +279,8 @@ func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 	c.answer(&request{Request: r, console: c}, w, &view{name: "login", title: "Log in", data: c.loginPage(next, "")})
 }
 
-// loginData is the data of the login page. Provider names the OpenID Connect provider at which people log
-// in; "" for none.
+// loginData is the data of the login page. Provider is the host of the OpenID Connect provider; ""
+// for none.
 type loginData struct{ Next, Problem, Provider string }
 
 // loginPage returns the data of the login page.
@@ -308,7 +309,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.sessions.end(sessionName(r))
-	if id.Name != "" { // a node without tokens admits everybody without a session
+	if id.Name != "" { // a node without tokens needs no session
 		name, ends := c.sessions.begin(text, time.Time{})
 		http.SetCookie(w, cookie(name, ends, r))
 	}

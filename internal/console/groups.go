@@ -9,36 +9,38 @@ import (
 )
 
 const (
-	// groupsLook bounds the timers that the page of groups reads, and groupsTime is the time after which
-	// it reads no others.
+	// groupsLook bounds the timers that the page of groups reads, and groupsTime the time for which it
+	// reads them.
 	groupsLook = 2000
 	groupsTime = 2 * time.Second
-	// groupsPage is the number of timers of one of its calls.
+	// groupsPage is the number of timers that one call reads.
 	groupsPage = 500
 )
 
-// groupsPageData is the page of groups: those of the timers that it has looked at.
+// groupsPageData is the page of groups. It has the groups of the timers that the page has read.
 type groupsPageData struct {
 	Group  string
 	Groups []*groupRow
-	// Looked is the number of timers that were read, and Later is true if that was after others.
+	// Looked is the number of timers that were read. Later is true if the page continues an earlier
+	// page.
 	Looked int
 	Later  bool
 	More   string
 }
 
-// groupRow counts the timers of a group that wait.
+// groupRow has the numbers of pending and paused timers of a group.
 type groupRow struct {
 	Group                      string
 	Pending, Paused, Schedules int
-	// Due is the earliest due time of a pending one.
+	// Due is the earliest due time of its pending timers.
 	Due time.Time
-	// Note is that of a paused one.
+	// Note is the note of one of its paused timers; "" for none.
 	Note string
 }
 
-// listGroups is the page of groups. No operation lists groups, so it reads a bounded number of the timers
-// that wait, and says how many. A group is of one tenant, as in the operations on it.
+// listGroups is the page of groups. No operation lists groups, so it reads a bounded number of pending
+// and paused timers, and shows that number. It shows only groups of the caller's tenant, because the
+// operations on a group change only timers of that tenant.
 func listGroups(q *request) (view, error) {
 	page := groupsPageData{Group: q.text("group"), Later: q.text("cursor") != ""}
 	ask := schemas.ListRequest{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Group: page.Group, Limit: groupsPage, Cursor: q.text("cursor")}
@@ -130,7 +132,8 @@ type ordersPage struct {
 	More    string
 }
 
-// listOrders is the page of the ordering keys that have events, the longest unchanged first.
+// listOrders is the page of the ordering keys that have events. The key that has not changed for the
+// longest time is first.
 func listOrders(q *request) (view, error) {
 	page := ordersPage{Service: q.text("service")}
 	reply, err := q.ops.OrderList(q.Context(), schemas.OrderListRequest{Service: page.Service, Limit: pageSize, Cursor: q.text("cursor")})

@@ -9,22 +9,22 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// noHistory says what a node without the search index lacks, and how to get it.
+// noHistory explains which pages need the search index, and how to turn it on.
 const noHistory = "This node keeps no search index, so it finds no timer by parts of its name, and shows no numbers over time. The role visibility keeps one: add it to the setting roles of this node (with nats-url, also set history-folder)."
 
-// asOf says how complete an answer of the search index is.
+// asOf describes how complete an answer of the search index is.
 type asOf struct {
 	At time.Time
-	// Note says what is missing; "" for nothing.
+	// Note explains which timers may be missing; "" for a complete answer.
 	Note string
 }
 
 // index returns the search index of this node; nil without one.
 func (q *request) index() visibility.Reader { return q.console.o.History() }
 
-// listsByIndex reports whether the search index answers a list with a filter, at a cursor: it finds the few timers
-// of a filter among many, which a list of the records reads one by one. An index that lacks timers does not,
-// and neither does it continue a list of the records.
+// listsByIndex reports whether the search index answers a list with a filter at a cursor. It finds the
+// timers of a filter without reading all records. An incomplete index does not answer, and the
+// index does not continue a list that began with records.
 func (q *request) listsByIndex(cursor string) bool {
 	r := q.index()
 	if r == nil || cursor != "" {
@@ -50,7 +50,7 @@ func progressOf(r visibility.Reader) asOf {
 	case p.Problem != "":
 		a.Note = "Nothing newer is written: " + p.Problem
 	case p.CountsOnly:
-		a.Note = "Timers change faster than the index can be written, so newer ones are only counted."
+		a.Note = "Timers change faster than the index can be written, so newer changes are only counted."
 	case p.CatchingUp:
 		a.Note = "The index is catching up, so timers are missing."
 	}
@@ -75,8 +75,8 @@ func (q *request) concealEntry(e *visibility.Entry) {
 	}
 }
 
-// remembered returns the entry of the timer in the path, whose record is gone. Its error is that of
-// the record if there is none.
+// remembered returns the entry in the search index of the timer in the path, whose record is gone.
+// Without an entry it returns the error gone.
 func (q *request) remembered(gone error) (visibility.Entry, error) {
 	r := q.index()
 	if r == nil {
@@ -125,6 +125,6 @@ func lateness(entries []visibility.Entry, since time.Time) (p50, p99 int64, ok b
 	return late[len(late)/2], late[(len(late)*99)/100], true
 }
 
-// movedAfter reports whether an operation has changed when the timer fires. Its lateness then counts
-// from a time that an entry does not have.
+// movedAfter reports whether an operation changed the timer. Its lateness may then count from another
+// due time, which an entry does not have.
 func movedAfter(t *schemas.TimerInfo) bool { return len(t.History) > 0 }

@@ -12,19 +12,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A job is an operation on what a filter or a selection names: many timers, or many dead letters. A page
-// lists them before the change. The form of that page carries the change out in steps: each request changes
-// some, and answers with what was done and a form for the rest, which a browser with JavaScript sends by
-// itself. As the operations do (see router.Service.BulkCancel), a job keeps nothing between the requests.
+// A job is an operation on many timers or dead letters, which a filter or a selection names. A page
+// lists them before the change. The form of that page carries the change out in steps. Each step
+// changes some of them, and answers with the result and a form for the rest, which a browser with
+// JavaScript sends by itself. A job keeps no state between the requests, and neither do the operations
+// (see router.Service.BulkCancel).
 
 const (
-	// stepItems bounds the items of one step, and of the page before. The last page of a step may
-	// exceed it by stepPage.
+	// stepItems is the number of items after which a step, or the list before the change, ends. One call
+	// may exceed it by stepPage.
 	stepItems = 300
 	// stepPage is the number of items of one call of an operation.
 	stepPage = 50
-	// stepTime is the time after which a step begins no other call. With the time-out of an
-	// operation it must stay below the time-out of the HTTP server.
+	// stepTime is the time after which a step begins no other call. The sum of stepTime and the
+	// time-out of an operation must stay below the time-out of the HTTP server.
 	stepTime = 10 * time.Second
 	// shownItems bounds the items that a page of a job lists.
 	shownItems = 50
@@ -34,33 +35,33 @@ const (
 
 // job is an operation on many timers or dead letters.
 type job struct {
-	// path takes the form, and back is the page that one comes from.
+	// path is the address of the form, and back the page to return to.
 	path, back string
-	// ask is the question before, with %s for a number; done says what was done, with %d.
+	// ask is the question before the change, with %s for a number. done is the result, with %d.
 	ask, done string
-	// lead says what else to know before, and button is the text of the button.
+	// lead is a further note to the question, and button is the text of the button.
 	lead, button string
 	danger       bool
 	// fields are the fields of the form that name the items.
 	fields url.Values
-	// sure is true for a job that needs no page before it.
+	// sure is true for a job that needs no confirmation.
 	sure bool
 	// step changes the page of items at a cursor, or only lists them.
 	step func(dry bool, cursor string) (jobStep, error)
 }
 
-// jobStep is what became of a page of items.
+// jobStep is the result for one page of items.
 type jobStep struct {
 	schemas.BulkCounts
 	timers  []schemas.TimerInfo
 	letters []schemas.DeadInfo
-	// cursor is that of the next page; "" for none.
+	// cursor continues with the next page of items; "" after the last.
 	cursor string
 	// last is the due time of the last replay at a rate.
 	last time.Time
 }
 
-// jobPage asks for a confirmation, or says what was done so far.
+// jobPage asks for a confirmation, or shows the result so far.
 type jobPage struct {
 	Path, Back, Button, Lead string
 	Danger                   bool
@@ -70,14 +71,14 @@ type jobPage struct {
 	Counts  schemas.BulkCounts
 	Timers  []schemas.TimerInfo
 	Letters []schemas.DeadInfo
-	// Others is the number of items that the page before does not list.
+	// Others is the number of items that the page does not list.
 	Others int
-	// Left is true if there is a rest, from Cursor.
+	// Left is true if items are left, from Cursor.
 	Left   bool
 	Cursor string
 	Last   time.Time
-	// Problem is the error that has ended the step. Again is true if the rest may succeed later; the
-	// browser then tries it by itself.
+	// Problem is the error that ended the step. Again is true if the rest may succeed later; the
+	// browser then repeats it by itself.
 	Problem string
 	Again   bool
 }
@@ -85,7 +86,8 @@ type jobPage struct {
 // hiddenField is a field that a form sends again.
 type hiddenField struct{ Name, Value string }
 
-// runJob lists what a job will change, or carries out a step of it once the form confirms it.
+// runJob carries out a step of a job if the form confirms it. Otherwise it lists the items that the
+// job would change.
 func (q *request) runJob(j *job) (view, error) {
 	p := jobPage{Path: j.path, Back: j.back, Button: j.button, Lead: j.lead, Danger: j.danger, Asks: !j.sure && q.text("confirm") != "yes"}
 	for _, name := range slices.Sorted(maps.Keys(j.fields)) {
@@ -115,8 +117,9 @@ func (q *request) runJob(j *job) (view, error) {
 	return view{name: "job", title: title, data: p}, nil
 }
 
-// steps calls the step of a job until nothing is left, or the page has enough. Its error says that nothing was
-// done. After an error the counts may lack the items of the last call, which some operations do not tell.
+// steps calls the step of a job until no items are left, or stepItems or stepTime is reached. It returns
+// an error only if nothing was done. After an error the counts may lack the items of the last call,
+// because some operations do not report them.
 func (q *request) steps(j *job, p *jobPage, cursor string) error {
 	begun, items := time.Now(), 0
 	for {
@@ -145,7 +148,7 @@ func (q *request) steps(j *job, p *jobPage, cursor string) error {
 func (p *jobPage) add(q *request, s *jobStep) {
 	refused := s.Refused
 	p.Counts.Add(s.BulkCounts)
-	p.Counts.Refused += refused - sum(s.Reasons) // of a group the reasons are not known
+	p.Counts.Refused += refused - sum(s.Reasons) // operations on a group report no reasons
 	if !s.last.IsZero() {
 		p.Last = s.last
 	}
@@ -174,7 +177,7 @@ func sum(reasons map[schemas.Code]int) (n int) {
 	return n
 }
 
-// earlierSteps returns the counts of the steps before, which the form has.
+// earlierSteps returns the counts of the earlier steps, from the form.
 func (q *request) earlierSteps() (c schemas.BulkCounts) {
 	number := func(text string) int {
 		n, err := strconv.Atoi(text)
@@ -232,7 +235,7 @@ func moveAll(q *request) (view, error) {
 	})
 }
 
-// bulkFilter returns what the form selects.
+// bulkFilter returns the filter in the form.
 func (q *request) bulkFilter() (schemas.BulkRequest, error) {
 	b := schemas.BulkRequest{Service: q.text("service"), Group: q.text("group"), Limit: stepPage}
 	if text := q.text("state"); text != "" {
@@ -256,13 +259,13 @@ func (q *request) fields(names ...string) url.Values {
 	return values
 }
 
-// dueTime returns the due time of a form, in RFC 3339: field at, or field in from now. So the page before a
-// change has the time that the change then sets.
+// dueTime returns the due time of a form, in RFC 3339: field at, or the present plus field in. The
+// page that asks for a confirmation so shows the exact time that the change sets.
 func (q *request) dueTime() (string, error) {
 	at, in := q.text("at"), q.text("in")
 	switch {
 	case (at == "") == (in == ""):
-		return "", schemas.Errorf(schemas.CodeBadRequest, "say when they are due: in or at")
+		return "", schemas.Errorf(schemas.CodeBadRequest, "give the due time: in or at")
 	case at != "":
 		ms, err := schemas.ParseTime(at)
 		if err != nil {

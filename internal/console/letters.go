@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// lettersPage is the number of dead letters of one call, and maxLetters bounds the letters that one page
-	// groups: a group can be replayed as a whole.
+	// lettersPage is the number of dead letters that one call reads. maxLetters bounds the dead letters
+	// that one page groups, and the number that a form may select: a group is replayed as a whole.
 	lettersPage = 200
 	maxLetters  = schemas.MaxBulkSequences
 	// lettersTime is the time after which a page reads no further dead letters.
@@ -28,7 +28,8 @@ const (
 type deadPage struct {
 	Service, Host string
 	Groups        []*deadGroup
-	// Looked is the number of dead letters that were read, and Later is true if that was after others.
+	// Looked is the number of dead letters that were read. Later is true if the page continues an
+	// earlier page.
 	Looked int
 	Later  bool
 	More   string
@@ -38,7 +39,8 @@ type deadPage struct {
 type deadGroup struct {
 	// Target is the host of the callback, or the service if it has none.
 	Target, Code, Cause string
-	// Consumer is that of letters which cannot be replayed, as no consumer of fired events has a callback.
+	// Consumer is set for dead letters of a durable consumer of fired events. They have no callback, so
+	// they cannot be replayed.
 	Consumer string
 	Count    int
 	// Letters are the first ones, and Others the sequences of the rest.
@@ -143,7 +145,7 @@ func replayDead(q *request) (view, error) {
 func discardDead(q *request) (view, error) {
 	return q.changeLetters(&job{
 		path: "/dead/discard", ask: "Discard %s dead letters?", done: "%d dead letters are discarded", button: "Discard them", danger: true, fields: url.Values{"letter": q.PostForm["letter"]},
-		lead: "They cannot be replayed any more. The records of their timers stay as they are, and the log of the node has who discarded them.",
+		lead: "They can then not be replayed. The records of their timers do not change. The log of the node records your name.",
 	}, schemas.BulkDeadRequest{}, q.ops.BulkDiscard)
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// limited is what a limit bounds.
+// limited is the kind of a limit: a limit of callbacks or of adds.
 type limited string
 
 const (
@@ -21,7 +21,7 @@ const (
 // limitField is a field of a limit.
 type limitField struct {
 	field
-	// of says what a limit with the field bounds; empty for callbacks and adds.
+	// of is the kind of limit that has the field; empty for both.
 	of limited
 }
 
@@ -37,8 +37,8 @@ var limitFields = []limitField{
 	{field{Name: "bytes", Label: "bytes of pending events (adds only)", Hint: "1000000000"}, adds},
 }
 
-// formOf returns the fields of a limit of something, all of them for empty, with its values; nil is no
-// limit.
+// formOf returns the fields of a kind of limit, all fields if of is empty, with the values of l. A nil
+// l has no values.
 func formOf(of limited, l *schemas.FlowLimitInfo) []field {
 	values := map[string]string{}
 	if l != nil {
@@ -69,7 +69,8 @@ type limitsPage struct {
 	Form []field
 }
 
-// listLimits is the page of all limits, and of the flow keys that an answer of the target has stopped.
+// listLimits is the page of all limits, and of the flow keys whose calls stopped because of an answer
+// of the target.
 func listLimits(q *request) (view, error) {
 	list, err := q.ops.FlowList(q.Context(), struct{}{})
 	for i := range list.Limits {
@@ -91,16 +92,17 @@ func (q *request) concealLimit(l *schemas.FlowLimitInfo) {
 // limitPage is the page of a flow key or pattern.
 type limitPage struct {
 	schemas.FlowStatus
-	// Own is true if the limit is that of the key, and not of a pattern that matches it.
+	// Own is true if the limit was set for the key itself, not for a pattern that matches the key.
 	Own  bool
 	Form []field
 	// Adds is true for a limit of adds.
 	Adds bool
-	// Pattern is true for a pattern, whose keys the page lists.
+	// Pattern is true for a pattern. The page then lists the keys that match it.
 	Pattern bool
 }
 
-// showLimit is the page of a flow key: its limit, what stops its calls, and how much of the limit is used.
+// showLimit is the page of a flow key: its limit, the reason why its calls stopped, and the use of the
+// limit.
 func showLimit(q *request) (view, error) {
 	st, err := q.ops.FlowGet(q.Context(), schemas.FlowRequest{Key: q.text("key")})
 	if err != nil {
@@ -122,7 +124,7 @@ func showLimit(q *request) (view, error) {
 	return view{name: "limit", title: st.Key, data: page}, nil
 }
 
-// limitChangePage shows a limit before and after a change, before it is made.
+// limitChangePage shows a limit before and after a change, and asks for a confirmation.
 type limitChangePage struct {
 	Key      string
 	Revision string
@@ -131,7 +133,7 @@ type limitChangePage struct {
 	Problem  string
 }
 
-// setLimit stores a limit once the form confirms it; before, it shows what that changes.
+// setLimit stores a limit if the form confirms it. Otherwise it shows a limitChangePage.
 func setLimit(q *request) (view, error) {
 	page := limitChangePage{Key: q.text("key"), Revision: q.text("revision"), Form: formOf("", nil)}
 	for i := range page.Form {
@@ -206,7 +208,7 @@ func pauseLimit(q *request) (view, error) {
 	return q.limitChanged("stopped", err)
 }
 
-// resumeLimit ends a pause. A limit that only paused is then gone, so it leads to the list.
+// resumeLimit ends a pause. A limit that had only a pause is then gone, so it leads to the list.
 func resumeLimit(q *request) (view, error) {
 	ask, err := q.flowRequest()
 	if err == nil {
@@ -215,7 +217,7 @@ func resumeLimit(q *request) (view, error) {
 	return view{location: "/limits", notice: "released"}, err
 }
 
-// resetLimit ends what stops the calls of a flow key because of an answer of its target.
+// resetLimit lets the calls of a flow key begin again that stopped because of an answer of its target.
 func resetLimit(q *request) (view, error) {
 	_, err := q.ops.FlowReset(q.Context(), schemas.FlowResetRequest{Key: q.text("key")}, q.caller())
 	return q.limitChanged("reset", err)

@@ -22,10 +22,10 @@ const previewRuns = 20
 type field struct {
 	Name, Label, Hint string
 	attribute         string
-	// recurs is true for what says when a schedule runs.
+	// recurs is true for an attribute that decides when a schedule runs.
 	recurs bool
 	Value  string
-	// Problem says what is wrong with the value.
+	// Problem is the error of the value; "" for none.
 	Problem string
 }
 
@@ -73,9 +73,9 @@ type newPage struct {
 	Problem string
 }
 
-// preview shows when a timer or schedule fires.
+// preview has the next due times of a timer or schedule.
 type preview struct {
-	// Problem says why it would be refused; "" if it would not.
+	// Problem is the error of the add; "" if it would succeed.
 	Problem string
 	Due     time.Time // of a timer that fires once
 	Remark  string
@@ -83,7 +83,7 @@ type preview struct {
 	Reply   *schemas.PreviewReply
 }
 
-// showNew is the form, with a preview of what is in the query.
+// showNew is the form, with a preview of the timer in the query.
 func showNew(q *request) (view, error) {
 	page := q.newPage()
 	page.Preview = q.preview(&page)
@@ -139,7 +139,7 @@ func (p *newPage) event() (header map[string][]string, data []byte) {
 	return header, data
 }
 
-// explain sets the problem of the field that an error is about, and returns the sentence.
+// explain sets Problem of the field of an error, and returns the error's text for the whole form.
 func (p *newPage) explain(err error) string {
 	attribute := schemas.AttributeOf(err)
 	for _, f := range p.all() {

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// nowSpan is the time that Now shows before and after the present.
+	// nowSpan is the period before and after the present that the page Now shows.
 	nowSpan = time.Minute
-	// nowPages bounds the pages of the index that Now reads.
+	// nowPages bounds the pages of the search index that the page Now reads.
 	nowPages = 5
-	// barHeight is the height of the tallest bar of a chart, in pixels, and barWidth the distance of
-	// two bars.
+	// barHeight is the height of the tallest bar of a chart, and barWidth the distance between two
+	// bars, both in pixels.
 	barHeight, barWidth = 120, 8
 )
 
@@ -23,8 +23,8 @@ type nowPage struct {
 	Missing string // why there is nothing to show; "" if there is
 	AsOf    asOf
 	Chart   chart
-	// Fired and Ahead are the timers of the chart before and after the present; More says that
-	// there are others.
+	// Fired and Ahead are the numbers of timers in the chart before and after the present. More is
+	// true if the chart leaves timers out.
 	Fired, Ahead int
 	More         bool
 	P50, P99     int64 // lateness in milliseconds, if HasLate
@@ -78,7 +78,7 @@ func showNow(q *request) (view, error) {
 type chart struct {
 	Width, Height int
 	Bars          []bar
-	// Text says in words what the chart shows. Mark is the place of the present; 0 for none.
+	// Text describes the chart in words. Mark is the position of the present in pixels; 0 for none.
 	Text string
 	Mark int
 	// Labels are below the bars.

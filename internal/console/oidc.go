@@ -19,23 +19,25 @@ import (
 )
 
 const (
-	// beginPath begins a login at the OpenID Connect provider, which ends it at callbackPath.
+	// A login at the OpenID Connect provider begins at beginPath. The provider sends the browser to
+	// callbackPath.
 	beginPath    = "/login/oidc"
 	callbackPath = "/login/callback"
 	// loginCookie is the cookie with a login that has begun.
 	loginCookie = "belfry_login"
 	// loginTime bounds the time that a person has for the login at the provider.
 	loginTime = 10 * time.Minute
-	// maxNext bounds the path to which a login leads, in bytes, because a browser keeps no larger cookies
-	// than 4 KiB.
+	// maxNext bounds the path of the page after a login, in bytes: it is in the cookie of the login, and
+	// browsers keep cookies of at most 4 KiB.
 	maxNext = 1024
 )
 
-// pendingLogin is a login that has begun. It is in a cookie of the browser, sealed with a key of this
-// process: so it needs no memory here, which anybody could fill, and only this browser can end it.
+// pendingLogin is a login that has begun. It is in a cookie of the browser, encrypted with a key of
+// this process. So only that browser can finish it, and visitors cannot fill this node's memory with
+// logins.
 type pendingLogin struct {
 	oidc.Attempt
-	Next string // the path to which the login leads
+	Next string // the path of the page after the login
 	Ends time.Time
 }
 
@@ -78,8 +80,8 @@ func (s seal) open(text string, now time.Time) (p pendingLogin, ok bool) {
 	return p, now.Before(p.Ends)
 }
 
-// cookieOf returns the cookie of a login; an empty text removes it from the browser. The provider leads
-// the browser back from another site, so its mode is lax.
+// cookieOf returns the cookie of a login; an empty text removes it from the browser. The mode is
+// SameSite=Lax, because the browser must send the cookie when the provider, another site, leads back.
 func (c *Console) cookieOf(text string, r *http.Request) *http.Cookie {
 	k := &http.Cookie{Name: loginCookie, Value: text, Path: "/login", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secureOrigin(r), MaxAge: int(loginTime / time.Second)}
 	if text == "" {
@@ -88,13 +90,14 @@ func (c *Console) cookieOf(text string, r *http.Request) *http.Cookie {
 	return k
 }
 
-// secureOrigin reports whether browsers reach the console by HTTPS, also if a proxy ends TLS.
+// secureOrigin reports whether browsers reach the console by HTTPS, directly or through a proxy that
+// terminates TLS.
 func (c *Console) secureOrigin(r *http.Request) bool {
 	return r.TLS != nil || strings.HasPrefix(c.o.Redirect, "https:")
 }
 
-// redirect returns the URL to which the provider sends the browser. Without a setting that is the
-// address of the request, if it names a listener on loopback: another Host could be anybody's.
+// redirect returns the URL to which the provider sends the browser. Without the setting it is the
+// address of the request, which must be a loopback address: an attacker could choose any other Host.
 func (c *Console) redirect(r *http.Request) (string, error) {
 	switch {
 	case c.o.Redirect != "":
@@ -109,8 +112,8 @@ func (c *Console) redirect(r *http.Request) (string, error) {
 	return u.String(), nil
 }
 
-// beginLogin leads the browser to the provider. Another site cannot begin a login: its link leads to the
-// page to log in.
+// beginLogin leads the browser to the provider. A request from another site is led to the login page
+// instead, so no other site can begin a login.
 func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 	next := local(r.URL.Query().Get("next"))
 	if len(next) > maxNext {
@@ -146,12 +149,12 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, address, http.StatusSeeOther)
 }
 
-// finishLogin begins a session with the answer of the provider. The cookie of the session is sent with
-// no request that comes from another site, as the next one after a redirect would: the answer is a page
-// that leads on.
+// finishLogin begins a session with the answer of the provider. It answers with a page that leads on,
+// not with a redirect: after a redirect from another site a browser would not send the cookie of the
+// session (SameSite=Strict).
 func (c *Console) finishLogin(w http.ResponseWriter, r *http.Request) {
 	q := &request{Request: r, console: c}
-	w.Header().Set("Referrer-Policy", "no-referrer") // the address has the code
+	w.Header().Set("Referrer-Policy", "no-referrer") // the URL of this page contains the code
 	release, err := c.enter()
 	if err != nil {
 		c.fail(q, w, err)

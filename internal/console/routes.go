@@ -9,7 +9,7 @@ import (
 // route is a page, or a change that a form of a page asks for.
 type route struct {
 	method, path, scope string
-	// shared marks what concerns all tenants: no token of a tenant may call it.
+	// shared is true for a route that concerns all tenants: no token of a tenant may call it.
 	shared bool
 	handle func(*request) (view, error)
 }
@@ -62,7 +62,7 @@ var groupRoutes = []route{
 	{"GET", "/orders", token.ScopeRead, false, listOrders},
 }
 
-// sharedRoutes are those on what all tenants share, with the scopes of the API.
+// sharedRoutes are the routes that concern all tenants, with the scopes of the API.
 var sharedRoutes = []route{
 	{"GET", "/cluster", token.ScopeRead, true, showCluster},
 	{"GET", "/cluster/doctor", token.ScopeAdmin, true, showDoctor},
@@ -82,7 +82,7 @@ var sharedRoutes = []route{
 // Route is a page or a change, for the table of commands in the documentation.
 type Route struct {
 	Method, Path, Scope string
-	// Shared marks what no token of a tenant may call.
+	// Shared is true for a route that no token of a tenant may call.
 	Shared bool
 }
 
@@ -98,7 +98,7 @@ func Routes() []Route {
 	return all
 }
 
-// navigation are the pages that every page leads to. No tenant has the shared ones.
+// navigation lists the links on every page. A caller of a tenant does not get the shared ones.
 var navigation = []struct {
 	Path, Text, scope string
 	shared            bool

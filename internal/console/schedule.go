@@ -91,20 +91,21 @@ func showRuns(q *request) (view, error) {
 	return view{name: "runs", title: "Runs", data: runsPage{q.PathValue("timer"), runs, q.more(runs.Cursor)}}, err
 }
 
-// triggerSchedule asks for a run now.
+// triggerSchedule requests an extra run at once.
 func triggerSchedule(q *request) (view, error) {
 	_, err := q.ops.Trigger(q.Context(), schemas.TriggerRequest{TimerRef: q.ref(), Allow: q.text("allow") != ""}, q.caller())
 	return q.change("triggered", err)
 }
 
-// backfillPage shows the nominal times of a backfill before it is asked for.
+// backfillPage shows the nominal times of a backfill, and asks for a confirmation.
 type backfillPage struct {
 	Timer, Zone string
 	Request     schemas.BackfillRequest
 	Reply       schemas.BackfillReply
 }
 
-// backfillSchedule asks for the runs of a range of time once the form confirms it; before, it shows them.
+// backfillSchedule requests the runs of a range of time if the form confirms it. Otherwise it shows a
+// backfillPage.
 func backfillSchedule(q *request) (view, error) {
 	dry := q.text("confirm") != "yes"
 	ask := schemas.BackfillRequest{TimerRef: q.ref(), From: q.text("from"), To: q.text("to"), Rate: q.text("rate"), Again: q.text("again") != "", Allow: q.text("allow") != "", DryRun: dry}
@@ -115,7 +116,7 @@ func backfillSchedule(q *request) (view, error) {
 	return view{name: "backfill", title: fmt.Sprintf("Backfill %d runs?", reply.Count), data: backfillPage{q.PathValue("timer"), reply.Timer.Schedule.Zone, ask, reply}}, nil
 }
 
-// editFields returns the fields that say when a schedule runs, with its values.
+// editFields returns the fields that decide when a schedule runs, with its values.
 func editFields(s *schemas.ScheduleInfo) []field {
 	values := map[string]string{"cron": s.Cron, "every": s.Every, "tz": s.Zone, "exclude": strings.Join(s.Exclude, ","), "misfire": s.Misfire, "overlap": s.Overlap}
 	if s.Limit > 0 {
@@ -137,7 +138,7 @@ func editFields(s *schemas.ScheduleInfo) []field {
 	return out
 }
 
-// editPage shows the next runs before and after an edit, before it is made.
+// editPage shows the next runs before and after an edit, and asks for a confirmation.
 type editPage struct {
 	Timer         schemas.TimerInfo
 	Fields        []field
@@ -145,15 +146,15 @@ type editPage struct {
 	Problem       string
 }
 
-// editSchedule changes when a schedule runs, once the form confirms it; before, it shows the next runs
-// before and after. The event keeps its data and all other attributes.
+// editSchedule changes the attributes that decide when a schedule runs, if the form confirms it.
+// Otherwise it shows an editPage. The event keeps its data and all other attributes.
 func editSchedule(q *request) (view, error) {
 	info, err := q.ops.Describe(q.Context(), q.ref())
 	if err != nil {
 		return view{}, err
 	}
 	if info.Schedule == nil || info.Tenant != q.id.Tenant {
-		return view{}, schemas.Errorf(schemas.CodeBadRequest, "only a schedule of the own tenant can be edited")
+		return view{}, schemas.Errorf(schemas.CodeBadRequest, "only a schedule of your own tenant can be edited")
 	}
 	page := editPage{Timer: info, Fields: editFields(info.Schedule)}
 	attributes, set := map[string]string{}, map[string]string{}
@@ -240,10 +241,9 @@ func withAttributes(b *schemas.Body, set map[string]string) (header map[string][
 
 // year is the strip of the days of the next year.
 type year struct {
-	// Days are the days, from that of now in the zone; none if the schedule runs too often for a
-	// strip.
+	// Days are the days from today in the zone; none if the schedule runs too often for a strip.
 	Days []day
-	// Text says what the strip shows.
+	// Text describes the strip in words.
 	Text string
 	Zone string
 }
@@ -252,12 +252,12 @@ type year struct {
 type day struct {
 	Date string
 	Runs int
-	// Kind is run, skipped, shifted, or empty for a day without runs. DST says that daylight saving
+	// Kind is run, skipped, shifted, or empty for a day without runs. DST is true if daylight saving
 	// begins or ends on the day.
 	Kind string
 	DST  bool
 	X, Y int
-	// Why says why runs of the day are shifted or skipped.
+	// Why has the reasons why runs of the day are shifted or skipped.
 	Why []string
 }
 

@@ -14,15 +14,15 @@ type schedulesPage struct {
 	More           string
 }
 
-// scheduleRow is a schedule in the list. Late says what is wrong with it, "" for nothing.
+// scheduleRow is a schedule in the list. Late is the reason why it needs attention, "" for none.
 type scheduleRow struct {
 	schemas.TimerInfo
 	Late string
 	rank int
 }
 
-// listSchedules is the page of schedules that have not ended: of a page, schedules that are late or
-// silent are first, then the paused ones.
+// listSchedules is the page of schedules that have not ended. On each page, schedules that are late or
+// have missed a deadline come first, then the paused ones.
 func listSchedules(q *request) (view, error) {
 	page := schedulesPage{Service: q.text("service"), Group: q.text("group")}
 	schedules, cursor, err := q.openSchedules(page.Service, page.Group)
@@ -41,8 +41,8 @@ func listSchedules(q *request) (view, error) {
 	return view{name: "schedules", title: "Schedules", data: page}, nil
 }
 
-// openSchedules returns a page of the schedules that have not ended, and the cursor of the next. The search index
-// finds them, where there is one, and their records say how they are.
+// openSchedules returns a page of the schedules that have not ended, and the cursor of the next page.
+// The search index finds them if the node has one; their states come from the records.
 func (q *request) openSchedules(service, group string) (schedules []schemas.TimerInfo, cursor string, err error) {
 	only, states := true, []schemas.State{schemas.StatePending, schemas.StatePaused}
 	if cursor = q.text("cursor"); !q.listsByIndex(cursor) {
@@ -71,7 +71,7 @@ func (q *request) openSchedules(service, group string) (schedules []schemas.Time
 // lateMs is the time after which a schedule that is due and has not fired is late, in milliseconds.
 const lateMs = 10_000
 
-// rowOf says how a schedule is at a time in Unix milliseconds.
+// rowOf returns the row of a schedule at a time in Unix milliseconds.
 func rowOf(info schemas.TimerInfo, nowMs int64) scheduleRow {
 	row := scheduleRow{TimerInfo: info, rank: 2}
 	s := info.Schedule

@@ -13,8 +13,8 @@ import (
 const (
 	// maxSlowest bounds the slowest calls that a page shows.
 	maxSlowest = 5
-	// callSample is the number of timers whose calls a page counts: of the timers that ended last, and of
-	// the timers that wait for another attempt.
+	// callSample bounds the timers whose calls a page counts: that many of the timers that ended last,
+	// and that many of the timers that wait for another attempt.
 	callSample = visibility.MaxLimit
 )
 
@@ -50,7 +50,7 @@ func showService(q *request) (view, error) {
 	}
 	if !q.id.AllTenants {
 		if q.Form.Has("tenant") && tenant != q.id.Tenant {
-			return view{}, httpapi.Refused(http.StatusForbidden, "", "this service is of another tenant")
+			return view{}, httpapi.Refused(http.StatusForbidden, "", "this service belongs to another tenant")
 		}
 		tenant = q.id.Tenant
 	}
@@ -91,7 +91,7 @@ func callsOf(entries []visibility.Entry) (calls []call) {
 	return calls
 }
 
-// count sets what the page says about calls.
+// count sets the numbers of the page from calls.
 func (p *servicePage) count(calls []call) {
 	if p.Calls = len(calls); p.Calls == 0 {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// maxServices bounds the services of the page: for each, it looks up the last result.
+// maxServices bounds the services of the page, because the page looks up the last result of each.
 const maxServices = 50
 
 // servicesPage is the page of services.
@@ -73,7 +73,7 @@ func showServices(q *request) (view, error) {
 	return view{name: "services", title: "Services", data: page}, nil
 }
 
-// services returns the numbers of one service, "" for all, of a tenant, nil for all.
+// services returns the rows of one service, or of all for "", of one tenant, or of all for nil.
 func (q *request) services(r visibility.Reader, service string, tenant *string) ([]*serviceRow, error) {
 	now := schemas.TimeOf(q.console.o.NowMs())
 	counts, err := r.Counts(q.Context(), visibility.CountsQuery{Tenant: tenant, Service: service, From: now.Add(-time.Hour), To: now, Bucket: time.Hour, ByService: true})
@@ -109,7 +109,7 @@ func servicesOf(counts *visibility.Counts, recent []visibility.Bucket) []*servic
 			s.InFlight += t.Entries
 		case schemas.StateRetrying:
 			s.Failing += t.Entries
-		default: // an ended timer is in the last hour, or no news
+		default: // the buckets count the timers that have ended
 		}
 	}
 	for i := range counts.Buckets {

@@ -14,7 +14,8 @@ const (
 	cookieName = "belfry_session"
 	// sessionTime bounds a session from its login.
 	sessionTime = 12 * time.Hour
-	// maxSessions bounds the sessions of a node. A login beyond it ends the oldest session.
+	// maxSessions bounds the sessions of a node. A login beyond it ends the session that would expire
+	// first.
 	maxSessions = 1000
 )
 
@@ -24,13 +25,13 @@ type session struct {
 	ends  time.Time
 }
 
-// sessions are the logins of this node, by the hash of the cookie's value. So who reads the memory of
-// the map's keys has no cookie.
+// sessions are the sessions of this node, by the hash of the cookie's value, so the map's keys reveal
+// no cookie.
 type sessions struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte]session
-	// used has the logins at the provider that have begun a session, by the hash of their state, until
-	// they end.
+	// used has the expiry of each login at the provider that has begun a session, by the hash of its
+	// state.
 	used map[[sha256.Size]byte]time.Time
 	now  func() time.Time
 }
@@ -39,8 +40,8 @@ func newSessions() *sessions {
 	return &sessions{all: map[[sha256.Size]byte]session{}, used: map[[sha256.Size]byte]time.Time{}, now: time.Now}
 }
 
-// begin returns the cookie value of a new session, and its end: when its token expires, the zero time for
-// never, and at the latest after sessionTime.
+// begin begins a session, and returns the value of its cookie and its end: the expiry of its token, but
+// at most sessionTime away. The zero time expires is a token that does not expire.
 func (s *sessions) begin(token string, expires time.Time) (name string, ends time.Time) {
 	name = rand.Text()
 	s.mu.Lock()
@@ -54,8 +55,8 @@ func (s *sessions) begin(token string, expires time.Time) (name string, ends tim
 	return name, ends
 }
 
-// use reports whether a login at the provider, which ends by itself at a time, may begin a session: each
-// may once, and maxSessions may until they end.
+// use reports whether a login at the provider may begin a session. Each login may do so once. At most
+// maxSessions logins that have not expired may do so; ends is the expiry of this login.
 func (s *sessions) use(state string, ends time.Time) bool {
 	key := sha256.Sum256([]byte(state))
 	s.mu.Lock()
@@ -68,7 +69,8 @@ func (s *sessions) use(state string, ends time.Time) bool {
 	return true
 }
 
-// expire removes the sessions that have ended, and the oldest one if there is no room for another.
+// expire removes the sessions that have ended. If there are still maxSessions, it removes the one that
+// would expire first.
 func (s *sessions) expire() {
 	var oldest [sha256.Size]byte
 	first := time.Time{}

@@ -12,8 +12,8 @@ func showTail(q *request) (view, error) {
 	return view{name: "tail", title: "Tail", data: q.text("service")}, nil
 }
 
-// follow sends the fired events of a service as /v1/stream of the API does, which decides about the
-// caller and bounds the streams.
+// follow passes the request to /v1/stream of the API, which checks the caller, bounds the streams and
+// sends the fired events of a service.
 func (c *Console) follow(w http.ResponseWriter, r *http.Request) {
 	q := &request{Request: c.authenticated(r), console: c}
 	if err := q.admit(token.ScopeRead); err != nil {

@@ -19,18 +19,18 @@ import (
 // timerPage is the page of a timer that fires once, or of a run of a schedule.
 type timerPage struct {
 	Timer schemas.TimerInfo
-	// Why says in words what became of the timer, or will.
+	// Why explains in words the past and the next step of the timer.
 	Why   schemas.Answer
 	Steps []step
 	Event *event
-	// Commands do with the timer what the page does, on a command line.
+	// Commands are the command lines with the same effect as the page.
 	Commands []command
 	// Replay is true if the timer has a dead letter that can be replayed.
 	Replay bool
-	// From says that the page is from the history, because the record is gone; nil if it is not.
+	// From is set if the record is gone and the page comes from the history; otherwise nil.
 	From *asOf
-	// Again is the address that answers with this page once the timer has changed; "" if
-	// nothing more happens to it.
+	// Again is the address that a browser polls: it answers with this page when the timer has changed.
+	// It is "" for a timer that will not change.
 	Again string
 }
 
@@ -41,15 +41,15 @@ type step struct {
 	Text string
 	// Kind is done, wait, good or bad.
 	Kind string
-	// Answer is what a callee answered; "" for none.
+	// Answer is the start of the callee's answer; "" for none.
 	Answer string
 }
 
 // command is a command line that can be copied.
 type command struct{ Name, Text string }
 
-// showTimer is the page of one timer: a schedule has another. A timer whose record has expired, also while the
-// page is made, has a page from the history.
+// showTimer is the page of one timer or schedule. If the record has expired, the page comes from the
+// history.
 func showTimer(q *request) (view, error) {
 	info, err := q.inspect()
 	if err == nil && info.From != schemas.FromHistory {
@@ -64,8 +64,8 @@ func showTimer(q *request) (view, error) {
 	return showRemembered(q, cmp.Or(err, error(schemas.ErrNotFound)), info.Claim)
 }
 
-// inspect describes the timer in the path. A page that asks whether the timer has changed gets its claim
-// only if it has.
+// inspect describes the timer in the path. For a page that polls for changes, it looks up the claim
+// only if the timer has changed.
 func (q *request) inspect() (schemas.TimerInfo, error) {
 	get := schemas.GetRequest{TimerRef: q.ref(), Claim: true}
 	if known, err := strconv.ParseUint(q.text("known"), 10, 64); err == nil {
@@ -169,7 +169,7 @@ func stepsOf(info *schemas.TimerInfo, epoch uint64) []step {
 	return steps
 }
 
-// claimTexts say who claimed a timer, and where its event went.
+// claimTexts return two sentences: which node claimed a timer, and to which subject its event went.
 func claimTexts(info *schemas.TimerInfo, epoch uint64) (claimed, published string) {
 	claimed = fmt.Sprintf("The owner of its shard, in epoch %d,", epoch)
 	published = fmt.Sprintf("Its event went to %s with the id %s", schemas.SubjectFired(schemas.TenantService(info.Tenant, info.Service)), publishedID(info))
@@ -191,13 +191,13 @@ func publishedID(info *schemas.TimerInfo) string {
 	return schemas.RunID{Timer: info.Timer, Run: max(info.Run, 1)}.String()
 }
 
-// byWhom says who made an operation, and whether that is verified.
+// byWhom names the caller of an operation, and whether its name is verified.
 func byWhom(op schemas.OperationInfo) string {
 	switch verified := cmp.Or(op.User, op.Account); {
 	case op.By != "" && verified != "":
-		return fmt.Sprintf("By %s, who says to be %s.", verified, op.By)
+		return fmt.Sprintf("By %s, who gave the name %s.", verified, op.By)
 	case op.By != "":
-		return fmt.Sprintf("By a caller who says to be %s.", op.By)
+		return fmt.Sprintf("By a caller that gave the name %s, which is not verified.", op.By)
 	case verified != "":
 		return fmt.Sprintf("By %s.", verified)
 	}
@@ -209,7 +209,7 @@ func sortSteps(steps []step) {
 	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) })
 }
 
-// event is what the sender of a timer sent.
+// event is the event of a timer, as its sender sent it.
 type event struct {
 	Headers []schemas.HeaderField
 	Data    string
@@ -285,7 +285,7 @@ func moveTimer(q *request) (view, error) {
 	return q.change("moved", err)
 }
 
-// fireTimer lets a pending timer be due now.
+// fireTimer makes a pending timer due at once.
 func fireTimer(q *request) (view, error) {
 	_, err := q.ops.Reschedule(q.Context(), schemas.RescheduleRequest{TimerRef: q.ref(), After: "0s"}, q.caller())
 	return q.change("fired", err)

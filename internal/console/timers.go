@@ -27,13 +27,13 @@ type timersPage struct {
 	// Error and Host select by the last error and the callback's host; only with a search index.
 	Error, Host string
 	Indexed     bool
-	// Filtered says how complete Timers is, if the search index has selected them; nil if not.
+	// Filtered describes how complete Timers is if the search index selected them; otherwise nil.
 	Filtered *asOf
 	// Found are the entries of a search; AsOf says how complete it is.
 	Searched bool
 	Found    []schemas.TimerInfo
 	AsOf     asOf
-	// NotFound says why there is none.
+	// NotFound explains why nothing was found.
 	NotFound string
 	// More is the address of the next page.
 	More string
@@ -41,7 +41,7 @@ type timersPage struct {
 	Bulk bool
 }
 
-// listTimers is the page of timers. With q it finds one by its timer id, or by its id and source.
+// listTimers is the page of timers. With q it searches, see findTimers.
 func listTimers(q *request) (view, error) {
 	page := timersPage{Q: q.text("q"), Source: q.text("source"), Service: q.text("service"), Group: q.text("group"), State: q.text("state"), States: stateNames}
 	page.Indexed, page.Host = q.index() != nil, q.text("host")
@@ -74,8 +74,8 @@ func listTimers(q *request) (view, error) {
 	return view{name: "timers", title: "Timers", data: page}, nil
 }
 
-// filterTimers lists the timers of a filter as the search index has them: the next that are due first, or of an ended
-// state the last that ended.
+// filterTimers lists the timers of a filter from the search index: by due time with the earliest
+// first, or for a final state by the end with the latest first.
 func (q *request) filterTimers(page timersPage, list schemas.ListRequest) (view, error) {
 	search := schemas.SearchRequest{States: list.States, Service: list.Service, Group: list.Group, Limit: list.Limit, Cursor: list.Cursor}
 	if len(list.States) > 0 && list.States[0].Final() {
@@ -143,8 +143,8 @@ func (q *request) findTimers(page timersPage) (view, error) {
 }
 
 // find returns the timer with a timer id, the run with an identity, or the timer of the event with an id
-// and source; "" if there is none. Without a source it tries that of timers that came by HTTP without
-// one.
+// and source; "" if there is none. Without a source it tries httpapi.DefaultSource, the source of timers
+// that were added by HTTP without one.
 func (q *request) find(text, source string) (string, error) {
 	refs := []schemas.TimerRef{{Timer: text}, {ID: text, Source: cmp.Or(source, httpapi.DefaultSource)}}
 	if source != "" {
@@ -162,9 +162,9 @@ func (q *request) find(text, source string) (string, error) {
 	return "", nil
 }
 
-// bulkPage asks for a confirmation, or says what was done.
+// bulkPage asks for a confirmation, or shows the result.
 type bulkPage struct {
-	// Path takes the form, and Button is the text of its button.
+	// Path is the address of the form, and Button the text of its button.
 	Path, Button string
 	Timers       []bulkTimer
 	Done         bool
@@ -177,12 +177,11 @@ type bulkPage struct {
 type bulkTimer struct {
 	schemas.TimerInfo
 	ID26 string // the timer id as it was sent
-	// Problem says why the timer is not changed.
+	// Problem is the reason why the timer is not changed; "" for none.
 	Problem string
 }
 
-// cancelMany cancels the selected timers once the form confirms it; before, it shows their
-// states.
+// cancelMany cancels the selected timers if the form confirms it. Otherwise it shows their states.
 func cancelMany(q *request) (view, error) {
 	return q.changeMany(bulkPage{Path: "/timers/cancel", Button: "Cancel them"}, "Cancel %d timers?", "%d timers are cancelled", func(ref schemas.TimerRef) error {
 		_, err := q.ops.Cancel(q.Context(), schemas.CancelRequest{TimerRef: ref}, q.caller())
@@ -190,7 +189,8 @@ func cancelMany(q *request) (view, error) {
 	})
 }
 
-// moveMany gives the selected timers another due time, as cancelMany cancels them.
+// moveMany gives the selected timers another due time if the form confirms it. Otherwise it shows
+// their states.
 func moveMany(q *request) (view, error) {
 	at, err := q.dueTime()
 	if err != nil {
@@ -239,7 +239,7 @@ func (q *request) changeMany(page bulkPage, ask, done string, change func(schema
 	return view{name: "bulk", title: fmt.Sprintf(title, len(ids)-page.Failed), data: page}, nil
 }
 
-// refuses says why the change of a timer would be refused; "" if nothing is known that does.
+// refuses returns the reason why the change of a timer would fail; "" if none is known.
 func (p *bulkPage) refuses(info *schemas.TimerInfo) string {
 	switch {
 	case info.State.Final():

@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// span is a period that Upcoming shows.
+// span is a period that the page Upcoming can show.
 type span struct {
 	Name         string
 	long, bucket time.Duration
@@ -26,9 +26,9 @@ var spans = []span{
 }
 
 const (
-	// maxSpikes bounds the periods that Upcoming names.
+	// maxSpikes bounds the spikes that the page Upcoming names.
 	maxSpikes = 5
-	// spikeFactor is the number of times that a spike exceeds the average of a period.
+	// A bucket is a spike if it has more than spikeFactor times the timers of an average bucket.
 	spikeFactor = 3
 )
 
@@ -51,7 +51,7 @@ type spike struct {
 	OfService  int64
 }
 
-// showUpcoming is the page of what is due in the next hour, day or month.
+// showUpcoming is the page of the timers that are due in the next hour, day or month.
 func showUpcoming(q *request) (view, error) {
 	r := q.index()
 	if r == nil {

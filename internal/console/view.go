@@ -45,7 +45,7 @@ var notices = map[string]string{
 	"endless-clock": "The clock has passed 1,000 due times, and timers are still ahead.",
 }
 
-// frame is what the layout of a page shows.
+// frame is the data of the layout that all pages have.
 type frame struct {
 	Page, Title string
 	Nav         []navItem
@@ -54,7 +54,7 @@ type frame struct {
 	Session      bool
 	Can          rights
 	Notice       string
-	// Clock is that of a development node, otherwise nil.
+	// Clock is the clock of a development node; nil on other nodes.
 	Clock *schemas.ClockReply
 	Data  any
 }
@@ -124,18 +124,18 @@ func (c *Console) answer(q *request, w http.ResponseWriter, v *view) {
 	}
 	if err := templates[v.name].ExecuteTemplate(&page, block, f); err != nil {
 		c.o.Log.Error().Err(err).Str("page", v.name).Msg("a page of the console could not be made")
-		http.Error(w, "this page could not be made; the log of the node says why", http.StatusInternalServerError)
+		http.Error(w, "this page could not be made; the log of the node has the reason", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(cmp.Or(v.status, http.StatusOK))
 	if _, err := w.Write(page.Bytes()); err != nil {
-		c.o.Log.Debug().Err(err).Msg("a client of the console left before its page")
+		c.o.Log.Debug().Err(err).Msg("a client of the console closed its connection before its page was sent")
 	}
 }
 
 // versions are the first digits of the checksums of the static files, by name: a changed file has
-// another address, so browsers may keep each for ever.
+// another address, so browsers may cache each without a limit.
 var versions = func() map[string]string {
 	all := map[string]string{}
 	entries, err := files.ReadDir("static")
@@ -156,7 +156,7 @@ var versions = func() map[string]string {
 // asset returns the address of a static file.
 func asset(name string) string { return "/static/" + name + "?v=" + versions[name] }
 
-// serveStatic serves the scripts and styles to everybody.
+// serveStatic serves the scripts and styles. It needs no login.
 func serveStatic(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
 	if versions[name] == "" || path.Ext(name) == ".txt" {
@@ -173,7 +173,7 @@ func serveStatic(w http.ResponseWriter, r *http.Request) {
 func zoned(t time.Time, zone string) string {
 	loc, err := time.LoadLocation(cmp.Or(zone, "UTC"))
 	if err != nil {
-		return "" // this node has another release of the zones
+		return "" // this node's time zone database does not have the zone
 	}
 	return t.In(loc).Format("2006-01-02 15:04:05 MST") + " (" + loc.String() + ")"
 }

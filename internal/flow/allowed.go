@@ -5,8 +5,8 @@ import "time"
 // MaxPerMinute is the highest number of calls a minute that AtMost can tell from no limit.
 const MaxPerMinute = int(time.Minute / MinInterval)
 
-// perMinute returns the limit under which in no minute more than n calls begin. Its burst is
-// the least that a rate can be kept with, and the rate leaves room for it.
+// perMinute returns a limit under which at most n calls begin in any minute. It has the minimum burst
+// of its rate, and a rate that leaves room for that burst.
 func perMinute(n int) Limit {
 	n = min(max(n, 1), MaxPerMinute)
 	burst := Rate{n, time.Minute}.minBurst()
@@ -23,8 +23,8 @@ func (l Limit) PerMinute() int {
 	return int((time.Minute+interval-1)/interval) + l.Burst - 1
 }
 
-// AtMost returns the limit l with a rate and a burst that are lowered so far that in no minute more
-// than n calls begin. n is 1 or more. Limit.Parallel and Limit.Paused stay.
+// AtMost returns the limit l with its rate and burst lowered so that at most n calls begin in any
+// minute. n is 1 or more. Limit.Parallel and Limit.Paused stay.
 func (l Limit) AtMost(n int) Limit {
 	n = min(max(n, 1), MaxPerMinute)
 	most := perMinute(n)

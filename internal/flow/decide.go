@@ -9,44 +9,45 @@ import (
 )
 
 const (
-	// Ahead is how long before its time an attempt is admitted. The event waits in the process
-	// meanwhile.
+	// Ahead is the maximum time between the admission of an attempt and its start. The event waits in
+	// the process meanwhile.
 	Ahead = time.Second
-	// LeaseFor is how long the calls of a node count after the node has last written the state.
-	// A node that cannot write cancels its calls before that.
+	// LeaseFor is the time for which the calls of a node count after its last write of the state. A
+	// node that cannot write must cancel its calls before the lease ends.
 	LeaseFor = 10 * time.Second
 	// LeaseMargin is added to a lease by other nodes, because their clocks may differ.
 	LeaseMargin = time.Second
-	// StepSettle is how long after a step of the cluster's clock a node makes no decision: longer
-	// than it takes until every node has read the clock again, once a second.
+	// StepSettle is the time after a step of the cluster's clock in which a node makes no decision.
+	// It must exceed the time until every node has read the clock again, which happens once a second.
 	StepSettle = 3 * time.Second
-	// StepDoubt is how long after a step of the cluster's clock, or after its start, a node keeps
-	// the leases of other nodes that have ended by the new clock. Meanwhile the nodes that live
-	// renew them.
+	// StepDoubt is the time after a step of the cluster's clock, or after the start of the node, in
+	// which the node keeps the leases of other nodes that have ended by the new clock. Live nodes
+	// renew their leases within that time.
 	StepDoubt = LeaseFor + 2*LeaseMargin
 	// MaxDefer bounds the time until a deferred event asks again.
 	MaxDefer = 365 * 24 * time.Hour
 	// leastPause and mostPause bound the time until an event under a paused limit asks again.
-	// It doubles with each deferral. Resume moves the events, so nobody waits for it.
+	// The time doubles with each deferral. It delays no event after a resume, because a resume moves
+	// the events.
 	leastPause = time.Minute
 	mostPause  = time.Hour
-	// ConflictPause bounds the random pause of a caller of Decide or Take before it decides again,
-	// because another node has changed the state: the pause lets one of them win.
+	// ConflictPause bounds the random pause before a caller of Decide or Take decides again because
+	// another node has changed the state. The pause lets one of the nodes win.
 	ConflictPause = 2 * time.Millisecond
-	// staleWait is when an event asks again if the caller's limit is outdated.
+	// staleWait is the time until an event asks again if the caller's copy of the limit is outdated.
 	staleWait = 250 * time.Millisecond
-	// busyWait is when an event asks again that waits in the process for the end of a call, unless a
-	// slot is reserved for the node. The end of a call of the same node lets it ask at once.
+	// busyWait is the time until an event asks again that waits in the process for the end of a call,
+	// if no slot is reserved for the node. When a call of the same node ends, the event asks at once.
 	busyWait = 750 * time.Millisecond
-	// leastWaiting is the least number of events of a key that wait in one process for the end
-	// of a call; it is otherwise twice Limit.Parallel.
+	// At most max(leastWaiting, 2·Limit.Parallel) events of a key wait in one process for the end of
+	// a call.
 	leastWaiting = 16
 )
 
 // Decide decides about events that ask on one node, in the order in which they asked, and
 // changes the state. nowNs is the cluster's time in Unix nanoseconds, generation the revision of
-// the limit. running is the number of calls that the node makes, or has been permitted to
-// make, which repairs what a lost answer of the store left behind.
+// the limit. running is the number of calls that the node makes, or has been permitted to make. It
+// corrects the node's lease if the answer to an earlier write was lost.
 //
 // The verdicts are in the order of the arrivals. They hold only if the caller then stores the
 // state by compare-and-set; after a conflict it asks again with the other node's state.
@@ -123,11 +124,11 @@ func PauseFor(deferrals uint32) time.Duration {
 	return min(leastPause<<min(deferrals, 10), mostPause)
 }
 
-// begin adapts a state that was written under another generation, or that is not plausible.
+// begin adapts a state that was written under another generation, or that has implausible values.
 func (s *State) begin(l Limit, generation uint64, nowNs int64) {
 	if s.Generation != generation {
-		// The next attempt conforms when it did under the last limit, but not before now: so
-		// a window over the change has at most the attempts of the larger limit.
+		// The next attempt conforms at the same time as under the last limit, but not before the
+		// present. So a window over the change has at most the attempts of the larger limit.
 		fresh := s.Generation == 0 && s.GateNs == 0
 		next := nowNs
 		if s.GateNs != 0 {
@@ -138,7 +139,7 @@ func (s *State) begin(l Limit, generation uint64, nowNs int64) {
 		}
 		s.Generation, s.PlanNs, s.LateNs = generation, 0, 0
 	}
-	// A lease that nobody can have written would block its slots, or permit more calls.
+	// An implausible lease would block slots or permit too many calls.
 	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool { return l.Slots <= 0 })
 	for i := range s.Leases {
 		s.Leases[i].UntilNs = min(s.Leases[i].UntilNs, nowNs+int64(LeaseFor+LeaseMargin))
@@ -169,7 +170,8 @@ type decision struct {
 	free, waiting, admitted int
 }
 
-// turn changes the turn of the node, and sets when its events ask again that wait for a slot.
+// turn changes the turn of the node, and sets the time at which its events that wait for a slot ask
+// again.
 func (d *decision) turn(node string, out []Verdict) {
 	askNs := d.s.turn(node, d.now, d.admitted > 0, d.waiting > 0)
 	for i := range out {
@@ -185,7 +187,7 @@ func (d *decision) one(reserved bool, lead int64) Verdict {
 	at := max(d.gate(), d.now+lead)
 	switch {
 	case !reserved && max(d.s.PlanNs, d.s.LateNs) > d.now:
-		// Others have reserved times. To admit this event would move the gate past them.
+		// Other events have reserved times. An admission of this event would delay them.
 		return d.plan(max(at, d.s.LateNs), reserved)
 	case at > d.now+int64(Ahead):
 		return d.plan(at, reserved)
@@ -224,18 +226,18 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 	return Verdict{Kind: Defer, AtNs: at}
 }
 
-// Equal reports whether two states are the same, such as that before and that after a decision.
+// Equal reports whether two states are the same, for example before and after a decision.
 func (s *State) Equal(o *State) bool {
 	return s.Generation == o.Generation && s.GateNs == o.GateNs && s.TauNs == o.TauNs && s.PlanNs == o.PlanNs &&
 		s.LateNs == o.LateNs && s.TookNs == o.TookNs && slices.Equal(s.Leases, o.Leases) && slices.Equal(s.Turns, o.Turns)
 }
 
-// UsedUntilNs is the time until which the state must be kept: the latest of its times. Leases and
-// turns end sooner than a state without such a time is kept.
+// UsedUntilNs returns the time until which the state must be kept: the latest of its times. It leaves
+// out leases and turns, because the store keeps every state for longer than these last.
 func (s *State) UsedUntilNs() int64 { return max(s.GateNs, s.PlanNs, s.LateNs) }
 
-// Worst returns the state in which the most calls or adds may have been permitted, for a state that is
-// damaged. ahead is how far ahead of their time they are permitted.
+// Worst replaces a damaged state. It returns the state after the maximum of calls or adds that the
+// limit permits. ahead is the time by which they are permitted in advance.
 func Worst(l Limit, nowNs int64, ahead time.Duration) (s State) {
 	if l.Parallel > 0 {
 		s.Leases = []Lease{{Node: "?", Slots: l.Parallel, UntilNs: nowNs + int64(LeaseFor)}}
@@ -253,9 +255,9 @@ func (s *State) Clone() State {
 	return c
 }
 
-// Hold sets the slots that a node holds to the number of calls that it makes, for LeaseFor;
-// with 0 it returns them. It removes the leases that have ended. The node's lease does not become
-// shorter: after a step back of the cluster's clock, other nodes may still read the clock before.
+// Hold sets the number of slots that a node holds, for LeaseFor; 0 returns all its slots. It removes
+// the leases that have ended. It never shortens the node's lease: after a step back of the cluster's
+// clock, other nodes may still use the time before the step.
 func (s *State) Hold(node string, slots int, nowNs int64) {
 	untilNs := nowNs + int64(LeaseFor)
 	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool {
@@ -271,9 +273,9 @@ func (s *State) Hold(node string, slots int, nowNs int64) {
 	}
 }
 
-// KeepLeases keeps the leases that have ended at a time by which nobody can tell whether they have,
-// because the cluster's clock was stepped. The caller calls it before a change of the state for
-// StepDoubt.
+// KeepLeases extends the leases that have ended at nowNs. After a step of the cluster's clock, they may
+// not have ended in real time. The caller must call it before each change of the state for StepDoubt
+// after the step.
 func (s *State) KeepLeases(nowNs int64) {
 	for i := range s.Leases {
 		s.Leases[i].UntilNs = max(s.Leases[i].UntilNs, nowNs)
@@ -298,14 +300,14 @@ func (s *State) running(nowNs int64) (n int) {
 	return n
 }
 
-// Summary says how much of a key's limit is used at a time. Times are Unix nanoseconds.
+// Summary describes the use of a key's limit at a time. Times are Unix nanoseconds.
 type Summary struct {
 	// InFlight is the number of calls under way, if Limit.Parallel counts them.
 	InFlight int
 	// Waiting is the number of events that have reserved a time.
 	Waiting int
-	// NextNs is the earliest time of a call of a further event; 0 while the limit is paused. If
-	// all slots are in use it is an estimate.
+	// NextNs is the earliest time at which the call of one more event may begin; 0 while the limit is
+	// paused. If all slots are in use, it is an estimate.
 	NextNs int64
 	// DrainedNs is the last reserved time; 0 if none is reserved or the limit is paused.
 	DrainedNs int64

@@ -1,25 +1,23 @@
-// Package flow decides when an event may be called: how many a second, how many at once, or
-// not now, for each flow key over the whole cluster. It is pure: no I/O and no clock. The
-// caller keeps the State of a key in the store and changes it only by compare-and-set, so two
-// nodes never decide on the same state.
+// Package flow decides when the call of an event may begin. It bounds the rate and the number of
+// parallel calls of each flow key over the whole cluster, and stops them during a pause. It is pure:
+// no I/O and no clock. The caller keeps the State of a key in the store and changes it only by
+// compare-and-set, so two nodes never decide on the same state.
 //
 // # Guarantees
 //
 //   - Rate: in no window of length t are more than rate·t + burst attempts admitted, over all
-//     nodes, also if admissions are spent late or never, or if nodes die.
+//     nodes, even if calls start late or never after their admission, or nodes die.
 //   - Parallel: never more than Limit.Parallel calls at once, also across a fail-over. A node
 //     that dies gives its slots back when its lease ends.
 //   - Order: while nothing fails, the events of a key are admitted in the order in which they
 //     first asked. With Limit.Parallel, events that wait for the end of a call may overtake
 //     each other.
-//   - Progress: an event that asks again at the time that its Verdict names, and with more lead
-//     after an admission that was no longer valid, is called in the end, if the limit permits any
-//     call.
-//   - Turns: with Limit.Parallel, no node fills all slots with its own events again and again
-//     while events wait in another node. When they have waited there for TurnFor, a slot is reserved for
-//     that node. It begins a call when, after that, as many calls have ended as nodes have
-//     waited for longer, and one more. An eighth of the average duration of a call may pass, at most
-//     half a second, until the node notices that.
+//   - Progress: an event is eventually called if the limit permits any call, provided that it asks
+//     again at the time in its Verdict, and with more lead after an admission that had expired.
+//   - Turns: with Limit.Parallel, no node keeps all slots with its own events while events wait in
+//     another node. When these have waited for TurnFor, a slot is reserved for their node. If n nodes
+//     have waited for longer, the node gets a slot after n + 1 further calls have ended. The node
+//     notices that after an eighth of the average duration of a call, at most half a second.
 //
 // # Clocks
 //
@@ -27,10 +25,10 @@
 // nodes differ by d, a window of length t may have the attempts of one of length t + d. The bound
 // on parallel calls holds while d is less than LeaseMargin.
 //
-// When the cluster's clock is stepped, the nodes notice that one after the other. A node that has
-// noticed makes no decision for StepSettle, so that no two nodes decide by clocks that differ by
-// the step, and keeps the leases of other nodes (State.KeepLeases) for StepDoubt. A step forward
-// by s counts for the rate as if s had passed.
+// When the cluster's clock is stepped, the nodes notice the step at different times. A node that has
+// noticed it makes no decision for StepSettle, so that no two nodes decide by clocks that differ by
+// the step. It keeps the leases of other nodes (State.KeepLeases) for StepDoubt. For the rate, a step
+// forward by s counts as if the time s had passed.
 //
 // # The gate
 //
@@ -47,22 +45,22 @@
 //
 // # The plan
 //
-// While more events wait than the gate admits within Ahead, each of them reserves the next time
-// of the plan, T after the one before. An event that comes back at its time goes to the gate,
-// which then has room for it, and before events that reserved nothing. If the gate is late,
-// because the events of a past outage come back together, these get times of their own
-// (State.LateNs), so that they do not go to the end of the plan.
+// While more events wait than the gate admits within Ahead, each reserves the next time of the plan, T
+// after the previous one. An event that comes back at its reserved time goes to the gate, before
+// events without a reserved time; the gate then has room for it. After an outage, many events may come
+// back together and the gate may be late. These events get separate later times (State.LateNs), so
+// that they do not go to the end of the plan.
 //
-// # How it fails
+// # Failures
 //
-// An admission that is not spent within its validity is lost: the limit then permits less than
-// it could, never more. After a change of the limit all reserved slots are void: their events
-// ask again when they are due.
+// An admission expires if the call does not start within its validity. The limit then permits fewer
+// calls than it could, never more. A change of the limit voids all reserved times: their events ask
+// again when they are due.
 package flow
 
 import "time"
 
-// Limit is what may be asked of one target.
+// Limit bounds the calls of one flow key, or the adds of a service or tenant.
 type Limit struct {
 	// Rate bounds the attempts; the zero value does not.
 	Rate Rate
@@ -81,25 +79,25 @@ type Limit struct {
 	// 0 does not bound them. Otherwise they are as Pending.
 	Schedules, Services int
 	Bytes               int64
-	// Circuit is the number of connection errors in a row after which the calls stop until the target
+	// Circuit is the number of consecutive connection errors after which the calls stop until the target
 	// answers a probe; 0 for DefaultCircuit, NoCircuit for never. See Hold.
 	Circuit int
 }
 
-// NoCircuit is the Limit.Circuit of a key that is called whether or not its target answers.
+// NoCircuit is the Limit.Circuit of a key whose calls never stop because of connection errors.
 const NoCircuit = -1
 
-// Counts reports whether the limit bounds what pending timers use, so that the owners of the shards
-// count it.
+// Counts reports whether the limit bounds pending timers or quotas, which the owners of the shards
+// then count (package quota).
 func (l Limit) Counts() bool { return l.Pending > 0 || l.Quotas() }
 
 // Quotas reports whether the limit bounds schedules, services or bytes.
 func (l Limit) Quotas() bool { return l.Schedules > 0 || l.Services > 0 || l.Bytes > 0 }
 
-// Bounds reports whether the limit bounds calls, so that they ask for a Verdict.
+// Bounds reports whether the limit bounds calls. Every call then needs a Verdict.
 func (l Limit) Bounds() bool { return l.Rate.Count > 0 || l.Parallel > 0 || l.Paused }
 
-// CircuitAfter returns the number of connection errors in a row that opens the circuit; 0 for never.
+// CircuitAfter returns the number of consecutive connection errors that opens the circuit; 0 for never.
 func (l Limit) CircuitAfter() int {
 	switch l.Circuit {
 	case 0:
@@ -116,7 +114,7 @@ type Rate struct {
 	Per   time.Duration
 }
 
-// State is what all nodes share about one flow key. Its times are Unix nanoseconds of the
+// State is the state of one flow key that all nodes share. Its times are Unix nanoseconds of the
 // cluster's clock.
 type State struct {
 	// Generation is the revision of the limit under which the other fields were written.
@@ -126,12 +124,11 @@ type State struct {
 	GateNs int64 `json:"gate,omitempty"`
 	// TauNs is the limit τ under which GateNs was written.
 	TauNs int64 `json:"tau,omitempty"`
-	// PlanNs is the next time that no event has reserved.
+	// PlanNs is the next free time of the plan.
 	PlanNs int64 `json:"plan,omitempty"`
-	// LateNs is the next free time for events that came at their reserved time, and that the
-	// gate could not admit.
+	// LateNs is the next free time for events that the gate could not admit at their reserved time.
 	LateNs int64 `json:"late,omitempty"`
-	// TookNs is the average duration of a call, by which events wait for a free slot.
+	// TookNs is the average duration of a call. It determines how long events wait for a free slot.
 	TookNs int64 `json:"took,omitempty"`
 	// Leases are the slots that nodes hold, for Limit.Parallel.
 	Leases []Lease `json:"leases,omitempty"`
@@ -153,9 +150,9 @@ type Arrival struct {
 	Generation uint64
 	// Deferrals is the number of times that the event was deferred.
 	Deferrals uint32
-	// LeadNs is the time in nanoseconds by which an admission must be ahead, at most half of
-	// Ahead. An event whose admission was no longer valid when the state had been written asks
-	// with a longer lead, so that a slow store delays it and does not starve it.
+	// LeadNs is the minimum time in nanoseconds from the decision to AtNs, at most half of Ahead. An
+	// event whose admission expired before the state was written asks with a longer lead, so that a
+	// slow store delays it but does not starve it.
 	LeadNs int64
 }
 

@@ -9,28 +9,28 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Bounds of a limit. The times of a State are nanoseconds, so they depend on none of these.
+// Bounds of a limit.
 const (
 	// MinRatePer and MaxRatePer bound the duration of a rate.
 	MinRatePer = time.Second
 	MaxRatePer = 7 * 24 * time.Hour
-	// MinInterval is the shortest time between two calls of a rate: a node cannot tell a higher
-	// rate from none.
+	// MinInterval is the shortest time between two calls of a rate. A higher rate would bound
+	// nothing in practice.
 	MinInterval = 10 * time.Microsecond
 	// MaxBurst and MaxParallel bound the burst of a rate, and the calls that run at once.
 	MaxBurst    = 100_000
 	MaxParallel = 100_000
 	// MaxPending bounds the pending timers of a limit.
 	MaxPending = 1_000_000_000
-	// MaxSchedules and MaxServices bound the schedules and the services of a limit, MaxBytes its bytes. An
-	// owner publishes MaxServices services for each shard.
+	// MaxSchedules and MaxServices bound the schedules and the services of a limit, MaxBytes its bytes.
+	// An owner publishes at most MaxServices services of each shard.
 	MaxSchedules = MaxPending
 	MaxServices  = 4096
 	MaxBytes     = 1 << 50
 )
 
-// Check returns an error that says which value of a limit is out of range. A limit that only
-// pauses is valid; a limit that limits nothing is not.
+// Check returns an error that names the value of a limit that is out of range. A limit with only a
+// pause is valid; a limit that bounds nothing is not.
 func (l Limit) Check() error {
 	r := l.Rate
 	switch {
@@ -45,7 +45,7 @@ func (l Limit) Check() error {
 	case r.Count > 0 && (l.Burst < 1 || l.Burst > MaxBurst):
 		return fmt.Errorf("burst %d: it must be 1 to %d", l.Burst, MaxBurst)
 	case r.Count > 0 && l.Burst > 1 && time.Duration(l.Burst) > MaxDefer/r.Interval():
-		return fmt.Errorf("burst %d: at the rate %s it takes more than a year to come back; the most is %d", l.Burst, r, max(1, MaxDefer/r.Interval()))
+		return fmt.Errorf("burst %d: at the rate %s a burst takes more than a year to recover; the most is %d", l.Burst, r, max(1, MaxDefer/r.Interval()))
 	case r.Count > 0 && l.Burst < r.minBurst():
 		return fmt.Errorf("burst %d: the rate %s needs %d or more, because a call starts up to %s after it was permitted", l.Burst, r, r.minBurst(), minTolerance)
 	case l.Parallel < 0 || l.Parallel > MaxParallel:
@@ -70,7 +70,7 @@ func (l Limit) Check() error {
 var ratePeriods = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 
 // ParseRate reads a rate such as 5/s, 100/m, 1000/h, 1000/d or 100/10m: a number of calls, and a
-// letter of ratePeriods or a duration as in the timer attributes. Check tells its bounds.
+// letter of ratePeriods or a duration in the format of the timer attributes. Check checks the bounds.
 func ParseRate(s string) (Rate, error) {
 	count, per, ok := strings.Cut(s, "/")
 	n, err := strconv.Atoi(count)
@@ -107,8 +107,8 @@ func (r Rate) Interval() time.Duration {
 	return (r.Per + time.Duration(r.Count) - 1) / time.Duration(r.Count)
 }
 
-// DefaultBurst is the burst of a rate for which none is given: the calls of a tenth of a second,
-// at least 2; and 1 if there is a second or more between two calls.
+// DefaultBurst returns the burst of a rate without one: the calls of a tenth of a second, at least 2;
+// but 1 if the interval between two calls is a second or more.
 func (r Rate) DefaultBurst() int {
 	if r.Count < 1 || r.Per <= 0 {
 		return 0
@@ -120,7 +120,7 @@ func (r Rate) DefaultBurst() int {
 	return int(max(2, (time.Second/10+t-1)/t))
 }
 
-// minBurst returns the least burst with which a rate can be kept.
+// minBurst returns the minimum burst with which the rate can be reached.
 func (r Rate) minBurst() int {
 	t := r.Interval()
 	if t >= leastInterval {
@@ -155,8 +155,8 @@ func (l Limit) tau() time.Duration {
 	return time.Duration(l.Burst-1)*l.Rate.Interval() - l.tolerance()
 }
 
-// step is the time between two slots of the plan: that between two attempts at the rate that
-// the gate keeps up or, without a rate, the average time between the ends of Parallel calls.
+// step returns the time between two slots of the plan: the interval between two attempts at the rate
+// of the gate or, without a rate, the average interval between the ends of Parallel calls.
 func (l Limit) step(s *State) (step time.Duration) {
 	if l.Rate.Count > 0 {
 		step = l.Rate.Interval() + max(0, -l.tau())

@@ -2,9 +2,9 @@ package flow
 
 import "time"
 
-// Reserve reserves times for n events that wait under an earlier generation of a limit that is
-// not paused: the i-th, from 0, asks again at firstNs + i·stepNs. As with Decide, they hold only
-// if the caller then stores the state by compare-and-set.
+// Reserve reserves times for n events that wait under an earlier generation of a limit. The limit must
+// not be paused. Event i, from 0, asks again at firstNs + i·stepNs. As with Decide, the times are
+// valid only if the caller then stores the state by compare-and-set.
 func Reserve(l Limit, generation uint64, s *State, nowNs int64, n int) (firstNs, stepNs int64) {
 	s.begin(l, generation, nowNs)
 	stepNs = max(int64(l.step(s)), 1)

@@ -2,10 +2,10 @@ package flow
 
 import "time"
 
-// Asked are adds of a service that ask one limit at the same time. Adds have no calls to wait for,
-// so they are counted, not listed.
+// Asked has the numbers of adds of a service that ask one limit at the same time.
 type Asked struct {
-	// Returned come at a time that they have reserved before; New have reserved none.
+	// Returned is the number of adds that come at the time that they have reserved, New the number of
+	// adds without a reserved time.
 	Returned, New int
 	// Reserve is the number of adds that may reserve a time if they are not admitted.
 	Reserve int
@@ -15,22 +15,22 @@ type Asked struct {
 
 // Taken is the answer to Asked.
 type Taken struct {
-	// Returned and New are the numbers that are admitted now, at the time of the decision.
+	// Returned and New are the numbers of adds that are admitted at the time of the decision.
 	Returned, New int
-	// Reserved is the number of the others that have reserved a time. The i-th of the others,
-	// from 0, may come back at NextNs + i·StepNs, whether it has reserved that or not.
+	// Reserved is the number of the other adds that have reserved a time. Add i of the others, from
+	// 0, may come back at NextNs + i·StepNs, even without a reserved time.
 	Reserved       int
 	NextNs, StepNs int64
-	// Unchanged is true if the state has not changed, so it needs no write.
+	// Unchanged is true if the state did not change, so that it needs no write.
 	Unchanged bool
 }
 
-// Take admits as many adds as the rate of a limit permits at nowNs, and reserves times of the
-// plan for others. New adds are not admitted while adds wait for reserved times. The rate is kept by
-// the same gate as that of Decide; there is no time between the admission and its use, so in no
-// window of length t are more than rate·t + burst admitted. Limit.Parallel and Limit.Paused are not
-// looked at. As with Decide, the answer holds only if the caller then stores the state by
-// compare-and-set, also if it admits none, unless the state is Unchanged.
+// Take admits as many adds as the rate of a limit permits at nowNs, and reserves times of the plan for
+// others. It admits no New adds while adds wait for reserved times. It uses the gate of Decide. An
+// admission takes effect at once, so in no window of length t are more than rate·t + burst adds
+// admitted. Take ignores Limit.Parallel and Limit.Paused. As with Decide, the answer is valid only if
+// the caller then stores the state by compare-and-set, even if no add is admitted, unless the state is
+// Unchanged.
 func Take(l Limit, generation uint64, s *State, nowNs int64, a Asked) (t Taken) {
 	if s.Generation > generation {
 		return Taken{NextNs: nowNs + int64(staleWait), StepNs: int64(l.Rate.Interval()), Unchanged: true}

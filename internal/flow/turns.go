@@ -9,18 +9,18 @@ import (
 //
 //	State.Turns   A  B  C    the nodes whose events wait for a slot, the first of them first
 //
-// A node that gets a slot goes to the end if more of its events wait. Until its events have waited for TurnFor,
-// other nodes may fill the slots of their ended calls again, which needs no request of the node that waits. Then
-// one slot is reserved for it: a node gets only slots that are reserved for no node before it.
+// A node that gets a slot goes to the end if more of its events wait. Until its events have waited for
+// TurnFor, other nodes may reuse the slots of their own ended calls. After that, one slot is reserved
+// for the node, and a node may take only slots that are not reserved for a node before it.
 
 const (
-	// TurnFor is how long the events of a node wait for a slot until one is reserved for the node.
+	// TurnFor is the time that the events of a node wait before a slot is reserved for the node.
 	TurnFor = time.Second
-	// turnKept is how long a turn is kept after its node last asked. The node renews it when half of
-	// that has passed; it must be longer than 2·(busyWait + LeaseMargin).
+	// turnKept is the time for which a turn is kept after its node last asked. The node renews it
+	// after half of that time. turnKept must be longer than 2·(busyWait + LeaseMargin).
 	turnKept = 6 * time.Second
-	// leastTurnWait and mostTurnWait bound the time until a node asks again for which a slot is
-	// reserved: an eighth of the average duration of a call.
+	// leastTurnWait and mostTurnWait bound the time until a node with a reserved slot asks again. The
+	// time is an eighth of the average duration of a call.
 	leastTurnWait = 20 * time.Millisecond
 	mostTurnWait  = 500 * time.Millisecond
 )
@@ -29,14 +29,14 @@ const (
 // cluster's clock.
 type Turn struct {
 	Node string `json:"n"`
-	// SinceNs is the time of the node's last admission, or that at which its events began to wait.
+	// SinceNs is the time of the node's last admission, or the time at which its events began to wait.
 	SinceNs int64 `json:"a"`
 	// UntilNs is the end of the turn, unless the node renews it.
 	UntilNs int64 `json:"u"`
 }
 
-// beginTurns removes the turns that have ended, and makes those plausible that a step of the clock,
-// or damage, left.
+// beginTurns removes the turns that have ended, and corrects turns with implausible times, which a
+// step of the clock or damage can leave.
 func (s *State) beginTurns(nowNs int64) {
 	s.Turns = slices.DeleteFunc(s.Turns, func(t Turn) bool { return t.UntilNs <= nowNs })
 	for i := range s.Turns {

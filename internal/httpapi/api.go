@@ -30,7 +30,7 @@ type Identity struct {
 	Tenant string
 	// AllTenants lets the caller see the timers of all tenants.
 	AllTenants bool
-	// Payload lets the caller see what events carry for their callees, and what these answer.
+	// Payload lets the caller see the data of events, the URLs of callbacks and the answers of callees.
 	Payload bool
 }
 
@@ -43,20 +43,20 @@ type Config struct {
 	Service func(id Identity, revision uint64) (Operations, error)
 	// Authorize returns the caller of a request that needs a scope. Its error is an *Error.
 	Authorize func(r *http.Request, scope string) (Identity, error)
-	// Loopback says that the listener is reachable on this host only. Callers without a name must
-	// then name it by a loopback address, see guard.go.
+	// Loopback is true if the listener is reachable only from this host. The header Host of callers
+	// without a name must then be a loopback address, see guard.go.
 	Loopback bool
-	// Fired passes the fired events of a service to fn, one at a time and in order, until ctx ends:
-	// the events after a sequence of TIMERS_FIRED, or if the stream has not come to that, the events
-	// from now on. It calls begun first, with the sequence after which it begins. An error has a schemas.Code; begun was then
-	// not called.
+	// Fired passes the fired events of a service to fn, one at a time and in order, until ctx ends. It
+	// begins after a sequence of TIMERS_FIRED, or after the newest event if the stream has not reached
+	// that sequence. It first calls begun with the sequence after which it begins. If it returns an
+	// error, which has a schemas.Code, it has not called begun.
 	Fired func(ctx context.Context, id Identity, service string, after uint64, begun func(after uint64), fn func(*store.Letter)) error
-	// FiredAfter passes the events of a service that TIMERS_FIRED has now after a sequence to fn, in order,
-	// until fn returns false. FiredNewest returns the sequence of its newest event, 0 for none.
+	// FiredAfter passes the stored events of a service in TIMERS_FIRED after a sequence to fn, in order,
+	// until fn returns false. It does not wait for new events. FiredNewest returns the sequence of the
+	// newest event, 0 for none.
 	FiredAfter  func(ctx context.Context, id Identity, service string, after uint64, fn func(*store.Letter) bool) error
 	FiredNewest func(context.Context) (uint64, error)
-	// Status reads the state of the whole Belfry, and Doctor examines its installation as this node
-	// sees it.
+	// Status reads the state of the cluster. Doctor examines the cluster from this node.
 	Status func(context.Context) (*status.Status, error)
 	Doctor func(context.Context) ([]doctor.Finding, error)
 	// Clock is the movable clock of a development node; nil on other nodes.
@@ -67,7 +67,7 @@ type Config struct {
 	// Streams is the number of streams that may be open at a time, a quarter of them of one tenant; 0 for
 	// 4,096.
 	Streams int
-	// MaxEvent is the size of the largest event that can be stored now, in bytes.
+	// MaxEvent returns the size of the largest event that the store accepts, in bytes. It may change.
 	MaxEvent   func() int
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer
@@ -80,7 +80,7 @@ type API struct {
 	mux     *http.ServeMux
 	places  *places
 	streams *streams
-	// overviews has an entry for each request that reads the state of everything.
+	// overviews has an entry for each request for the status or the doctor, at most maxOverviews.
 	overviews chan struct{}
 	served    *prometheus.CounterVec
 	origin    http.CrossOriginProtection
@@ -119,7 +119,7 @@ type request struct {
 	ops     Operations
 	query   url.Values
 	ifMatch bool // there is a header If-Match
-	// revision is that of If-Match; 0 for any. ops changes timers only at that revision.
+	// revision is the revision in If-Match; 0 for any. ops changes timers only at that revision.
 	revision uint64
 }
 
@@ -134,7 +134,7 @@ func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request) {
 	a.finish(rt.String(), &q.place, w, ans)
 }
 
-// carryOut carries out a request, unless the API has no place for it.
+// carryOut carries out a request, unless maxRequests requests are being carried out.
 func (q *request) carryOut(rt *route) (answer, error) {
 	if err := q.place.enter(); err != nil {
 		return answer{}, err
@@ -145,7 +145,7 @@ func (q *request) carryOut(rt *route) (answer, error) {
 	return rt.handle(q)
 }
 
-// admit checks the caller and what all requests have in common.
+// admit checks the caller, and the parameters and headers that all requests have.
 func (q *request) admit(rt *route) (err error) {
 	if err = q.api.checkOrigin(q.Request); err != nil {
 		return err
@@ -176,7 +176,7 @@ func parameters(raw string, names []string) (url.Values, error) {
 	for name, values := range query {
 		switch {
 		case !slices.Contains(names, name) && len(names) == 0:
-			return nil, badRequest("unknown parameter %.80q; this request has none", name)
+			return nil, badRequest("unknown parameter %.80q; this request takes no parameters", name)
 		case !slices.Contains(names, name):
 			return nil, badRequest("unknown parameter %.80q; use %s", name, strings.Join(names, ", "))
 		case len(values) > 1 && name != "state":
@@ -194,14 +194,14 @@ func (q *request) ref() schemas.TimerRef {
 	return schemas.TimerRef{Timer: q.PathValue("timer"), ID: q.query.Get("id"), Source: q.query.Get("source")}
 }
 
-// fail answers a request that no route has.
+// fail answers a request with an error.
 func (a *API) fail(w http.ResponseWriter, err error) {
 	pl := place{of: a.places}
 	defer pl.end()
 	a.finish("none", &pl, w, problemAnswer(err))
 }
 
-// serveNone answers a request that no route has.
+// serveNone answers a request that matches no route.
 func (a *API) serveNone(w http.ResponseWriter, r *http.Request) {
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
@@ -211,7 +211,7 @@ func (a *API) serveNone(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(allowed) == 0 {
-		a.fail(w, &Error{Status: http.StatusNotFound, Code: codeNoRoute, Detail: "there is nothing at this path; " + documentPath + " lists what there is"})
+		a.fail(w, &Error{Status: http.StatusNotFound, Code: codeNoRoute, Detail: "no such path; " + documentPath + " lists all paths"})
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))

@@ -22,7 +22,7 @@ type Services interface {
 	ServiceList(ctx context.Context, q schemas.ServiceListRequest) (schemas.ServiceListReply, error)
 }
 
-// bulkRoutes are the operations on what a filter selects, and the list of the services.
+// bulkRoutes are the operations on many timers or dead letters, and the list of services.
 var bulkRoutes = []route{
 	{"POST", "/v1/bulk/cancel", token.ScopeWrite, nil, bulkCancel},
 	{"POST", "/v1/bulk/reschedule", token.ScopeWrite, nil, bulkReschedule},
@@ -35,7 +35,7 @@ var bulkRoutes = []route{
 // severalTimers refuses If-Match for a change of several timers: each has a revision of its own.
 func (q *request) severalTimers() error {
 	if q.ifMatch {
-		return badField("If-Match", "this changes several timers, and each has a revision of its own")
+		return badField("If-Match", "this request changes several timers, and each has its own revision: leave the header out")
 	}
 	return nil
 }
@@ -98,8 +98,8 @@ func (q *request) bulkDead(do func(context.Context, schemas.BulkDeadRequest, sch
 	return answer{status: http.StatusOK, body: reply}, err
 }
 
-// discardDead is DELETE /v1/dead-letters/{sequence}. The parameter timer is the timer that the letter
-// must be of. The answer has the letter as it was.
+// discardDead is DELETE /v1/dead-letters/{sequence}. With the parameter timer, the dead letter must
+// belong to that timer. The answer has the discarded dead letter.
 func discardDead(q *request) (answer, error) {
 	if err := q.severalTimers(); err != nil {
 		return answer{}, err
@@ -113,13 +113,13 @@ func discardDead(q *request) (answer, error) {
 	case err != nil:
 		return answer{}, err
 	case len(reply.Dead) == 0:
-		return answer{}, schemas.Errorf(schemas.CodeNotFound, "no dead letter %d, or it is of another timer", seq)
+		return answer{}, schemas.Errorf(schemas.CodeNotFound, "no dead letter %d, or it belongs to another timer", seq)
 	}
 	q.concealDead(reply.Dead)
 	return answer{status: http.StatusOK, body: reply.Dead[0]}, nil
 }
 
-// concealDead conceals what the caller may not see of dead letters.
+// concealDead removes the parts of dead letters that the caller may not see.
 func (q *request) concealDead(list []schemas.DeadInfo) {
 	for i := range list {
 		list[i].ErrorData = q.concealText(list[i].ErrorData)

@@ -8,9 +8,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// conceal removes from a timer what the caller may not see without scope payload: the answers of
-// the callee, which may repeat the data of the event, and of an HTTP callback all but its scheme
-// and host, because the path of a webhook is often its only credential.
+// conceal removes the parts of a timer that need scope payload, if the caller does not have it: the
+// answers of the callee, because they may repeat the data of the event, and everything in the URL of
+// an HTTP callback except scheme and host, because the path of a webhook is often its only
+// credential.
 func (q *request) conceal(info *schemas.TimerInfo) {
 	if q.id.Payload {
 		return
@@ -37,7 +38,7 @@ func (q *request) conceal(info *schemas.TimerInfo) {
 	}
 }
 
-// located are the URLs in a text, and the paths that stand alone.
+// located matches the URLs in a text, and paths without a host.
 var located = regexp.MustCompile(`(https?://[^\s/?"'),;]+)[^\s"'),;]*|(^|[\s"'(])/[^\s"'),;]+`)
 
 // concealText is conceal for a text about a callback that the answer does not have, such as an

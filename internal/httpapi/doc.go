@@ -6,10 +6,10 @@
 //
 //   - An answer of 2xx to an add has the guarantee of router.Stored: JetStream has acknowledged
 //     the record.
-//   - The same event is the same timer, whether it comes by HTTP or by NATS: both have the parser
+//   - An event that is added by HTTP and by NATS is one timer: both use the parser
 //     schemas.ParseAdd, and httpapi changes no byte of an event's data.
-//   - A request that has a mistake in its method, path, parameters or fields is refused before it
-//     has any effect. Unknown parameters and fields are mistakes.
+//   - A request with an invalid method, path, parameter or field is refused before it has any
+//     effect. Unknown parameters and fields are invalid.
 //   - An error is an application/problem+json (RFC 9457) with a schemas.Code, or one of the codes
 //     in problem.go.
 //   - A change with If-Match is made only at that revision.
@@ -20,12 +20,12 @@
 // beyond maxRequests and maxHeldBytes, with 503 and Retry-After. Every other 503 may have taken
 // effect; repeating an add or a cancel is safe. A request is bounded by router.OperationTimeout and
 // by the time-outs of the HTTP server, and its body by the largest event that the store accepts.
-// A client that sends or reads slowly keeps no other out: see places.go.
+// A client that sends or reads slowly does not block other clients: see places.go.
 //
 // A stream of fired events lasts until its client leaves; see stream.go.
 //
 // # Access
 //
-// Config.Authorize decides about each request. A request that it admits without a name, because
-// no token is needed, must come from no browser: see guard.go.
+// Config.Authorize checks the caller of each request. On a node that needs no tokens, it admits
+// callers without a name; guard.go refuses such a request if a web page caused it.
 package httpapi

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// documentPath serves the description of the API to everybody.
+// documentPath is the path of the description of the API. It needs no token.
 const documentPath = Prefix + "openapi.yaml"
 
 // Document is openapi.yaml: the description of the API in OpenAPI 3.1.

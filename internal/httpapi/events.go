@@ -11,17 +11,17 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// POST /v1/events takes CloudEvents as the HTTP protocol binding defines it. The parser is
-// schemas.ParseAdd, and not that of the CloudEvents SDK: the bindings of HTTP and NATS have the
-// same headers and the same encoding, and the SDK rewrites a source such as /a%7Eb, so that an
-// event would be another timer by HTTP than by NATS.
+// POST /v1/events takes CloudEvents in the HTTP protocol binding. The bindings of HTTP and NATS have
+// the same headers and the same encoding, so both use the parser schemas.ParseAdd. The parser of the
+// CloudEvents SDK rewrites a source such as /a%7Eb, so the same event would be one timer by HTTP and
+// another one by NATS.
 
 const (
 	contentBatch  = "application/cloudevents-batch"
 	maxBatch      = 500     // events of a batch
 	maxBatchBytes = 8 << 20 // of its body
-	// batchParallel bounds the events of one batch that are being added. It is well below
-	// router.MaxAdds, and the share of it that a tenant has.
+	// batchParallel bounds the events of one batch that are added at a time. It must stay well below
+	// router.MaxAdds and a tenant's share of it.
 	batchParallel = 128
 )
 
@@ -48,8 +48,8 @@ func addEvents(q *request) (answer, error) {
 	return out.answer(), nil
 }
 
-// eventHeader returns the headers of an event, with names as on NATS, and its trace context. All
-// other headers of a request are about the request, and some are secret.
+// eventHeader returns the headers of an event under their names on NATS, and the trace context of the
+// request. It leaves out all other headers: they do not belong to the event, and some are secret.
 func eventHeader(h http.Header) map[string][]string {
 	event := map[string][]string{}
 	for name, values := range h {
@@ -61,7 +61,7 @@ func eventHeader(h http.Header) map[string][]string {
 	return withTrace(event, h)
 }
 
-// verdict is what became of one event of a batch: an added with its status, or a problem.
+// verdict is the result for one event of a batch: an added with its status, or a problem.
 type verdict struct {
 	added   *added
 	problem *problem
@@ -83,9 +83,9 @@ type batchError struct{ *problem }
 
 func (e *batchError) Error() string { return e.Detail }
 
-// addBatch adds the events of a batch. The status is that of the whole: 200 if all are stored.
-// A sender that looks only at the status repeats a batch of which events may yet be stored; events
-// that were stored are then duplicates.
+// addBatch adds the events of a batch. The answer has status 200 if all are stored, otherwise the
+// status of an error. If a repetition can store more events, the status is one that clients repeat;
+// the events that were stored are then duplicates.
 func addBatch(q *request) (answer, error) {
 	body, err := q.body(maxBatchBytes)
 	if err != nil {
@@ -104,7 +104,7 @@ func addBatch(q *request) (answer, error) {
 			continue
 		}
 		failed++
-		// What can succeed later decides before what cannot.
+		// An error that may go away later has precedence over an error that stays.
 		if whole.Status == http.StatusOK || p.retryAfter > whole.retryAfter {
 			*whole = *p
 		}
@@ -148,8 +148,7 @@ func (q *request) addAll(events []json.RawMessage) []verdict {
 	for i, event := range events {
 		permits <- struct{}{}
 		adding.Add(1)
-		// The event says by its media type that it is structured, so its members must be those of a
-		// CloudEvent.
+		// The media type says that the event is in structured mode.
 		q.ops.AddAsync(header, event, func(reply schemas.AddReply, err error) {
 			defer adding.Done()
 			if err != nil {

@@ -10,31 +10,31 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// All streams of one service share a feed: one consumer of the server, whatever the number of
-// streams. A feed keeps its newest events. Each stream takes events from it at its own pace. A stream that
-// needs older events, because it comes again or is slow, reads them from TIMERS_FIRED, a page at a time.
-// So an idle stream costs its connection alone, and a slow one holds up nobody.
+// All streams of one service share a feed, which is one JetStream consumer. A feed keeps its newest
+// events, and each stream takes events from it at its own pace. A stream that needs older events,
+// because its client has reconnected or is slow, reads them from TIMERS_FIRED, a page at a time. So an
+// idle stream costs only its connection, and a slow stream does not delay others.
 
 // Bounds of feeds.
 const (
-	// maxFeeds bounds the feeds of a node, because each is a consumer of the server. maxTenantFeeds bounds
-	// those of a tenant.
+	// maxFeeds bounds the feeds of a node, because each is a JetStream consumer. maxTenantFeeds bounds
+	// the feeds of one tenant.
 	maxFeeds       = 256
 	maxTenantFeeds = maxFeeds / 4
-	// A feed keeps at most feedEvents events, and feedBytes of them, but at least one.
+	// A feed keeps at most feedEvents events and feedBytes bytes, but at least one event.
 	feedEvents = 512
 	feedBytes  = 1 << 20
 	// A page of older events has at most pageEvents events, and ends with the event that exceeds
 	// pageBytes.
 	pageEvents = 32
 	pageBytes  = 256 << 10
-	// maxPages bounds the pages that are read or being sent at a time, maxHolderPages those of one
-	// tenant, and of one token of the default tenant.
+	// maxPages bounds the pages that are read or sent at a time. maxHolderPages bounds the pages of one
+	// tenant, or of one token of the default tenant.
 	maxPages       = 128
 	maxHolderPages = maxPages / 4
 )
 
-// feedKey is what a feed follows: the events of a service that callers of one kind may see.
+// feedKey identifies a feed: a service, and the tenants whose events it has.
 type feedKey struct {
 	tenant     string
 	allTenants bool
@@ -45,14 +45,14 @@ type feedKey struct {
 type feed struct {
 	key    feedKey
 	begun  chan struct{} // closed when the feed has begun, or cannot begin
-	ended  chan struct{} // closed when nothing reads for it any more
+	ended  chan struct{} // closed when run has returned
 	cancel context.CancelFunc
 
 	streams int // guarded by feeds.mu
 
 	mu  sync.Mutex
-	err error // why it could not begin
-	// kept has every event after the sequence floor that has arrived, in order.
+	err error // the reason why it could not begin
+	// kept has all events of the feed after the sequence floor, in order.
 	floor uint64
 	kept  []*store.Letter
 	bytes int
@@ -71,8 +71,8 @@ type feeds struct {
 	holders map[holder]int // pages of holders
 }
 
-// join returns the feed of a service, and begins it if no stream has it. The caller must leave it. The error
-// is that of Config.Fired, or of schemas.CodeUnavailable.
+// join returns the feed of a service, and begins it if there is none. The caller must call leave.
+// Errors: those of Config.Fired, and schemas.CodeUnavailable.
 func (f *feeds) join(ctx context.Context, id Identity, service string) (*feed, error) {
 	fd, err := f.take(id, service)
 	if err != nil {
@@ -104,9 +104,9 @@ func (f *feeds) take(id Identity, service string) (*feed, error) {
 	}
 	switch {
 	case len(f.byKey) >= maxFeeds:
-		return nil, schemas.Errorf(schemas.CodeUnavailable, "streams of %d services are open, which is the limit of a node: close those of one, or use another node", maxFeeds)
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "streams of %d services are open, which is the limit of a node: close the streams of a service, or use another node", maxFeeds)
 	case key.tenant != "" && f.tenants[key.tenant] >= maxTenantFeeds:
-		return nil, schemas.Errorf(schemas.CodeUnavailable, "streams of %d services of tenant %s are open, which is its limit on a node: close those of one, or use another node", maxTenantFeeds, key.tenant)
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "streams of %d services of tenant %s are open, which is its limit on a node: close the streams of a service, or use another node", maxTenantFeeds, key.tenant)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	fd := &feed{key: key, begun: make(chan struct{}), ended: make(chan struct{}), cancel: cancel, streams: 1, news: make(chan struct{})}
@@ -118,7 +118,8 @@ func (f *feeds) take(id Identity, service string) (*feed, error) {
 	return fd, nil
 }
 
-// leave takes one stream from a feed. The last one ends it, and waits for that.
+// leave removes a stream from a feed. For the last stream it ends the feed, and waits until it has
+// ended.
 func (f *feeds) leave(fd *feed) {
 	if f.last(fd) {
 		fd.cancel()
@@ -126,7 +127,8 @@ func (f *feeds) leave(fd *feed) {
 	}
 }
 
-// last takes one stream from a feed. It reports whether that was the last one: the next stream then begins another feed.
+// last removes a stream from a feed. It reports whether that was the last stream. The next stream
+// then begins another feed.
 func (f *feeds) last(fd *feed) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +144,8 @@ func (f *feeds) last(fd *feed) bool {
 	return true
 }
 
-// enterPage takes a permit to read and send a page, if there is one. The caller must leavePage.
+// enterPage takes a permit to read and send a page. If it returns true, the caller must call
+// leavePage.
 func (f *feeds) enterPage(h holder) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +183,7 @@ func (fd *feed) run(ctx context.Context, follow func(context.Context, Identity, 
 	began()
 }
 
-// add keeps an event, and drops the oldest ones that exceed the bounds.
+// add keeps an event, and drops the oldest events beyond the bounds.
 func (fd *feed) add(l *store.Letter) {
 	fd.mu.Lock()
 	defer fd.mu.Unlock()
@@ -192,14 +195,15 @@ func (fd *feed) add(l *store.Letter) {
 		fd.floor = fd.kept[drop].Sequence
 		drop++
 	}
-	// The dropped ones must not stay in memory behind the slice.
+	// Delete clears the dropped elements, so that their memory is freed.
 	fd.kept = slices.Delete(fd.kept, 0, drop)
 	close(fd.news)
 	fd.news = make(chan struct{})
 }
 
-// after returns the event that follows a sequence, or if there is none yet a channel that is closed when there
-// may be one. behind says that the feed may lack events after the sequence: all up to floor.
+// after returns the event that follows a sequence. If there is none, it returns a channel that is
+// closed when there may be one. If behind is true, the feed may lack events after the sequence, up to
+// floor.
 func (fd *feed) after(seq uint64) (l *store.Letter, news <-chan struct{}, floor uint64, behind bool) {
 	fd.mu.Lock()
 	defer fd.mu.Unlock()

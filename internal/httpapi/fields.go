@@ -19,7 +19,7 @@ import (
 // field is a field of POST /v1/timers, and its attribute of the event.
 type field struct{ name, attribute string }
 
-// fields are those fields, but not data, data_base64 and attributes.
+// fields are the fields of POST /v1/timers except data, data_base64 and attributes.
 var fields = []field{
 	{"in", schemas.AttrAfter}, {"at", schemas.AttrAt}, {"cron", schemas.AttrCron}, {"every", schemas.AttrEvery}, {"tz", schemas.AttrZone},
 	{"svc", schemas.AttrService}, {"callback", schemas.AttrCallback}, {"group", schemas.AttrGroup}, {"flow", schemas.AttrFlow}, {"key", schemas.AttrKey},
@@ -34,7 +34,7 @@ var fields = []field{
 func fieldNames() []string {
 	names := make([]string, 0, len(fields))
 	for _, f := range fields {
-		if f.name != "datacontenttype" { // the header Content-Type says it
+		if f.name != "datacontenttype" { // it is in the header Content-Type
 			names = append(names, f.name)
 		}
 	}
@@ -49,8 +49,8 @@ func fieldOf(attribute string) string {
 	return pathOf("attributes", attribute)
 }
 
-// draft is the event of an add that is not a CloudEvent yet: attributes by their names, as JSON,
-// and the data.
+// draft collects the attributes of an event, by name and as JSON, and its data, from the fields of a
+// request.
 type draft struct {
 	attributes map[string]json.RawMessage
 	// data is a JSON value; nil for none. base64 is data_base64, nil for none.
@@ -80,7 +80,7 @@ func draftOf(body []byte) (draft, error) {
 	return d, err
 }
 
-// extend adds the attributes that a user has defined.
+// extend adds the attributes in the field attributes.
 func (d *draft) extend(members json.RawMessage) error {
 	if string(members) == "null" {
 		return nil
@@ -88,7 +88,7 @@ func (d *draft) extend(members json.RawMessage) error {
 	return eachMember(members, "attributes", func(name string, value json.RawMessage) error {
 		path := pathOf("attributes", name)
 		if name == "specversion" || name == "data" || name == "data_base64" || slices.ContainsFunc(fields, func(f field) bool { return f.attribute == name }) {
-			return badField(path, "this is not an attribute of your own: use the field of the request")
+			return badField(path, "this attribute has a field of its own in the request: use that field")
 		}
 		return d.set(path, name, value)
 	})
@@ -103,7 +103,8 @@ func (d *draft) set(path, attribute string, value json.RawMessage) error {
 	return nil
 }
 
-// pathOf returns a member of the request as Error.Field has it, from the names of the members that lead to it.
+// pathOf returns the Error.Field of a member of the request: its path of names, escaped as in a JSON
+// Pointer.
 func pathOf(names ...string) string {
 	escaped := make([]string, len(names))
 	for i, name := range names {
@@ -123,7 +124,7 @@ func (d *draft) setDefault(name, text string) {
 
 // text returns a string attribute.
 func (d *draft) text(name string) (s string) {
-	_ = json.Unmarshal(d.attributes[name], &s) // ParseAdd refuses what is no string
+	_ = json.Unmarshal(d.attributes[name], &s) // ParseAdd refuses a value that is not a string
 	return s
 }
 
@@ -165,8 +166,9 @@ func queryEvent(query url.Values, h http.Header) map[string][]string {
 	return header
 }
 
-// eachMember calls f for each member of a JSON object, which is the member at of the body, or for "" the
-// body. A duplicate member is an error, because JSON parsers differ in which of two they use.
+// eachMember calls f for each member of a JSON object. at is the path of the object in the body, ""
+// for the body itself. A duplicate member is an error, because JSON parsers differ in which of the two
+// they use.
 func eachMember(text []byte, at string, f func(name string, value json.RawMessage) error) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -215,7 +217,7 @@ func malformed(err error) error {
 	return badRequest("the body is not JSON: %w", err)
 }
 
-// decode decodes the JSON body of a request into v, which must have all of its fields.
+// decode decodes the JSON body of a request into v. A field that v does not have is an error.
 func decode(body []byte, v any) error {
 	if !utf8.Valid(body) {
 		return badRequest("the body is not UTF-8")

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// On a listener on loopback Belfry needs no token: a program that can connect runs on this machine. A
-// browser on the machine can connect, too, on behalf of any web site that it shows. Two checks
+// On a loopback listener Belfry needs no token, because only programs on this machine can connect. A
+// browser on the machine can also connect, on behalf of any web site that it shows. Two checks
 // keep such sites out:
 //
 //   - Browsers say that a request comes from another site (Sec-Fetch-Site, Origin);
 //     http.CrossOriginProtection refuses such requests unless they only read. A site cannot see
 //     the answer to its own request, because no answer has CORS headers.
-//   - A site can let its own name point to 127.0.0.1 (DNS rebinding), and is then the same site.
-//     Its requests have that name in the header Host, so a caller without a token must name this
-//     host by a loopback address or as localhost.
+//   - A site can point its own name to 127.0.0.1 (DNS rebinding). The browser then treats Belfry as
+//     the same site. Its requests have that name in the header Host, so the Host of a caller without
+//     a token must be localhost or a loopback address.
 
 // checkOrigin refuses a change that another web site has asked for.
 func (a *API) checkOrigin(r *http.Request) error {
@@ -26,7 +26,7 @@ func (a *API) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// checkHost refuses a caller without a name that names this host by anything but loopback.
+// checkHost refuses a caller without a name if the header Host is not localhost or a loopback address.
 func (a *API) checkHost(id Identity, r *http.Request) error {
 	if !a.o.Loopback || id.Name != "" || LoopbackHost(r.Host) {
 		return nil

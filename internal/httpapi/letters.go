@@ -18,7 +18,8 @@ func listDead(q *request) (answer, error) {
 	return answer{status: http.StatusOK, body: page}, err
 }
 
-// replayDead is POST /v1/dead-letters/replay: of one timer, or a page of a service.
+// replayDead is POST /v1/dead-letters/replay: the dead letter of one timer, or a page of the dead
+// letters of a service.
 func replayDead(q *request) (answer, error) {
 	var b struct {
 		Timer   string `json:"timer"`

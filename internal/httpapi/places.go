@@ -7,19 +7,19 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A client decides how fast it sends its request and takes its answer. So a request has one of the
-// maxRequests places only while it is worked on, and not while its body arrives or its answer
-// leaves. Its memory meanwhile counts for maxHeldBytes. The time-outs of the HTTP
-// server bound how long a client can be slow.
+// A client decides how fast it sends its request and reads its answer. A request therefore has one of
+// the maxRequests places only while it is carried out, not while its body arrives or its answer is
+// sent. The memory of its body and answer counts for maxHeldBytes. The time-outs of the HTTP server
+// bound how long a client can be slow.
 
 const (
-	// maxRequests bounds the requests that are worked on at a time.
+	// maxRequests bounds the requests that are carried out at a time.
 	maxRequests = 1024
-	// maxHeldBytes bounds the bytes of all bodies, and of all answers above smallAnswer, that are
-	// in memory at a time. It must exceed maxBatchBytes, and the largest event, several times.
+	// maxHeldBytes bounds the memory of all bodies, and of all answers larger than smallAnswer. It must
+	// be several times maxBatchBytes and the size of the largest event.
 	maxHeldBytes = 64 << 20
-	// maxHeldShare bounds those of one tenant, and of one token of the default tenant, so that no caller
-	// keeps the others out. One request alone may exceed it: its body has a bound of its own.
+	// maxHeldShare bounds the bytes of one tenant, or of one token of the default tenant, so that no
+	// caller takes all. A single request may exceed it: its body has a bound of its own.
 	maxHeldShare = maxHeldBytes / 4
 	// smallAnswer is the size, in bytes, up to which an answer does not count: the kernel's
 	// buffer of the connection takes it at once.
@@ -32,15 +32,15 @@ type places struct {
 
 	mu     sync.Mutex
 	held   int64            // bytes
-	shares map[holder]int64 // those of the holders
+	shares map[holder]int64 // bytes by holder
 }
 
 func newPlaces() *places {
 	return &places{permits: make(chan struct{}, maxRequests), shares: map[holder]int64{}}
 }
 
-// holder is a caller with a share of the bytes: a tenant, or a token of the default tenant. The zero value
-// is a caller that is not known, or needs no token.
+// holder is a caller with a share of the bytes: a tenant, or a token of the default tenant. The zero
+// value is a caller without a token, or a caller that is not known yet. It has no share limit.
 type holder struct{ tenant, token string }
 
 func holderOf(id Identity) holder {
@@ -50,7 +50,7 @@ func holderOf(id Identity) holder {
 	return holder{token: id.Name}
 }
 
-// whose names the holder in an error.
+// whose returns the holder for an error text.
 func (h holder) whose() string {
 	if h.tenant != "" {
 		return "tenant " + h.tenant
@@ -77,7 +77,7 @@ func (p *place) enter() error {
 	}
 }
 
-// leave returns the place, if the request has one.
+// leave returns the place of the request, if it has one.
 func (p *place) leave() {
 	if p.inside {
 		p.inside = false
@@ -85,12 +85,12 @@ func (p *place) leave() {
 	}
 }
 
-// hold counts n bytes. If they exceed a limit it counts nothing and returns an error of
-// schemas.CodeUnavailable, in which so says what became of the request.
+// hold counts n bytes. If they exceed a limit, it counts nothing and returns an error of
+// schemas.CodeUnavailable. so is the part of the error text about the effect of the request.
 func (p *place) hold(n int64, so string) error {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
-	share := p.of.shares[p.holder] // including that of this request
+	share := p.of.shares[p.holder] // including the bytes of this request
 	switch {
 	case p.of.held+n > maxHeldBytes:
 		return schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients take %d MiB, which is the limit; %s: try again", maxHeldBytes>>20, so)
@@ -110,7 +110,8 @@ func (p *place) count(n int64) {
 	}
 }
 
-// answers returns what the request has, and counts its answer of n bytes. The error is that of hold.
+// answers returns the place and the bytes of the request, and counts its answer of n bytes. Errors are
+// those of hold.
 func (p *place) answers(n int) error {
 	p.end()
 	if n <= smallAnswer {
@@ -119,7 +120,7 @@ func (p *place) answers(n int) error {
 	return p.hold(int64(n), "the request may have taken effect")
 }
 
-// end returns everything.
+// end returns the place and all bytes of the request.
 func (p *place) end() {
 	p.leave()
 	p.of.mu.Lock()
@@ -133,7 +134,7 @@ type bodyReader struct {
 	p *place
 }
 
-// Read implements io.Reader. Its own error is of schemas.CodeUnavailable.
+// Read implements io.Reader. Errors: those of the body, and schemas.CodeUnavailable.
 func (r *bodyReader) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
 	if full := r.p.hold(int64(n), "nothing was done"); full != nil {

@@ -24,22 +24,22 @@ const (
 	codePrecondition    = "precondition_failed"
 )
 
-// Error is an error of HTTP, in addition to those with a schemas.Code.
+// Error is an error with a status and a code of HTTP. Other errors have a schemas.Code.
 type Error struct {
 	Status int
-	// Code is stable; Detail says what is wrong and what to do.
+	// Code is stable. Detail describes the error and its remedy.
 	Code, Detail string
 	// Challenge is the header WWW-Authenticate, or "".
 	Challenge string
-	// Field is the field or parameter that the error is about, or "": a JSON Pointer without its first
-	// slash; see pathOf.
+	// Field is the invalid field or parameter: a JSON Pointer without its first slash, see pathOf; ""
+	// for none.
 	Field string
 }
 
 func (e *Error) Error() string { return e.Detail }
 
-// Refused returns the error of Authorize for a request that it does not admit: status 400, 401,
-// 403 or 503, the header WWW-Authenticate, and what to do.
+// Refused returns the error of Config.Authorize for a request that it refuses. status is 400, 401, 403
+// or 503, challenge the header WWW-Authenticate or "", and detail describes the error and its remedy.
 func Refused(status int, challenge, detail string) *Error {
 	code := codeForbidden
 	switch status {
@@ -99,20 +99,20 @@ type problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	// Pointer is a JSON Pointer to the member of the request that the error is about.
+	// Pointer is a JSON Pointer to the invalid member of the request, as a URI fragment.
 	Pointer string `json:"pointer,omitempty"`
 	// Results are the verdicts about the events of a batch.
 	Results []verdict `json:"results,omitempty"`
 
 	challenge string
-	// retryAfter is the time after which the request may succeed, 0 for none.
+	// retryAfter is the value of the header Retry-After, 0 for none.
 	retryAfter time.Duration
 }
 
-// problemTypes, and the code, are the type of a problem.
+// problemTypes, followed by the code, is the type of a problem.
 const problemTypes = "https://github.com/belfryio/belfry/blob/main/docs/http.md#"
 
-// defaultRetry is the time after which to repeat a request that Belfry could not carry out.
+// defaultRetry is the Retry-After of an answer of 503 or 429 whose error names no time.
 const defaultRetry = time.Second
 
 // problemOf maps an error to a problem. An error without a code is unavailable, as in
@@ -154,15 +154,15 @@ type answer struct {
 	status   int
 	body     any // encoded as JSON
 	location string
-	// revision is that of the timer in the answer, 0 for none.
+	// revision is the revision of the timer in the answer, 0 for none.
 	revision uint64
 	problem  *problem // of an error; all other fields are then empty
 	// stream sends the whole answer; all other fields are then empty.
 	stream func(http.ResponseWriter)
 }
 
-// finish counts and sends an answer. Instead of a large one for which there is no memory it sends
-// an error.
+// finish counts and sends an answer. If a large answer exceeds the bound of memory, it sends an error
+// instead.
 func (a *API) finish(route string, pl *place, w http.ResponseWriter, ans answer) {
 	if ans.stream != nil {
 		pl.end()
@@ -191,7 +191,7 @@ func (a *API) finish(route string, pl *place, w http.ResponseWriter, ans answer)
 		return
 	}
 	if _, err := w.Write(b); err != nil {
-		a.o.Log.Debug().Err(err).Msg("an HTTP client left before its answer")
+		a.o.Log.Debug().Err(err).Msg("an HTTP client closed its connection before its answer was sent")
 	}
 }
 

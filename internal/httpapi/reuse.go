@@ -6,22 +6,23 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file is what the console has in common with the API: it calls the same operations, and shows
-// a caller no more.
+// This file exports the rules of the API about callers for the console, so that the console shows no
+// caller more than the API.
 
-// Conceal removes from a timer what the caller may not see.
+// Conceal removes the parts of a timer that the caller may not see.
 func (i Identity) Conceal(info *schemas.TimerInfo) { i.asRequest().conceal(info) }
 
-// ConcealText returns a text about a callback, such as an error, as the caller may see it.
+// ConcealText returns a text about a callback, such as an error, without the parts that the caller may
+// not see.
 func (i Identity) ConcealText(text string) string { return i.asRequest().concealText(text) }
 
-// ConcealOutcome removes from the outcome of a run what the caller may not see; nil is no outcome.
+// ConcealOutcome removes the parts of a run's outcome that the caller may not see. o may be nil.
 func (i Identity) ConcealOutcome(o *schemas.OutcomeInfo) { i.asRequest().concealOutcome(o) }
 
 func (i Identity) asRequest() *request { return &request{id: i} }
 
-// AdmitHost returns an *Error for a caller without a name that names a host on loopback by anything
-// but loopback; see guard.go.
+// AdmitHost returns an *Error if the caller has no name, the listener is on loopback, and the header
+// Host is not localhost or a loopback address; see guard.go.
 func (i Identity) AdmitHost(r *http.Request, loopback bool) error {
 	return (&API{o: Config{Loopback: loopback}}).checkHost(i, r)
 }

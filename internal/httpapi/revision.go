@@ -14,7 +14,7 @@ import (
 // etag returns the ETag of a timer: its revision in quotes.
 func etag(revision uint64) string { return strconv.Quote(strconv.FormatUint(revision, 10)) }
 
-// comparing are the changes that compare the revision of If-Match.
+// comparing are the changes that take the header If-Match.
 var comparing = []string{
 	"DELETE /v1/timers", "PATCH /v1/timers", "DELETE /v1/timers/{timer}", "PATCH /v1/timers/{timer}", "PUT /v1/timers/{timer}",
 	"POST /v1/timers/{timer}/pause", "POST /v1/timers/{timer}/resume", "POST /v1/timers/{timer}/trigger", "POST /v1/timers/{timer}/backfill",

@@ -101,8 +101,9 @@ func backfillSchedule(q *request) (answer, error) {
 	return answer{status: http.StatusOK, body: reply, revision: reply.Timer.Revision}, err
 }
 
-// updateSchedule is PUT of a schedule: an event with the fields of POST /v1/timers replaces that of
-// the schedule. It keeps its id and source, and its type unless the request has another.
+// updateSchedule is PUT /v1/timers/{timer}. An event with the fields of POST /v1/timers replaces the
+// event of the schedule. The schedule keeps its id and source, and its type unless the request has
+// another.
 func updateSchedule(q *request) (answer, error) {
 	if err := jsonBody(q.Header); err != nil {
 		return answer{}, err
@@ -115,7 +116,7 @@ func updateSchedule(q *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	// An update compares the revision itself: repeating an update that was made is no error.
+	// An update compares the revision itself, because repeating a successful update is no error.
 	ops, err := q.api.o.Service(q.id, 0)
 	if err != nil {
 		return answer{}, err
@@ -127,7 +128,7 @@ func updateSchedule(q *request) (answer, error) {
 	d.setDefault("id", was.ID)
 	d.setDefault("source", was.Source)
 	d.setDefault("type", was.Type)
-	// The update is of the timer that tenant, source and id name. That must be the timer in the path.
+	// Tenant, source and id name the timer to update. It must be the timer in the path.
 	if id := schemas.NewTenantTimerID(q.id.Tenant, d.text("source"), d.text("id")); id.String() != q.PathValue("timer") {
 		return answer{}, badRequest("source and id of the event name timer %s, and the path another one: leave both out; a schedule of a tenant is updated with a token of that tenant", id)
 	}
@@ -174,7 +175,7 @@ func previewTimer(q *request) (answer, error) {
 	return q.preview(schemas.PreviewRequest{TimerRef: q.ref()})
 }
 
-// recurrenceFields are the fields that say when a schedule runs.
+// recurrenceFields are the fields that decide when a schedule runs.
 var recurrenceFields = []string{"cron", "every", "tz", "start", "end", "limit", "jitter", "dst", "days", "misfire", "overlap", "exclude", "excludeshift"}
 
 // previewNames returns the parameters of GET /v1/preview.
@@ -200,7 +201,7 @@ func previewFields(q *request) (answer, error) {
 	return ans, nil
 }
 
-// preview answers with a preview, from the parameter from, of n runs.
+// preview answers with a preview of the next runs. It reads the parameters from and n.
 func (q *request) preview(p schemas.PreviewRequest) (answer, error) {
 	var err error
 	if p.N, err = q.number("n", schemas.MaxPreview); err != nil {
@@ -226,7 +227,7 @@ func (q *request) number(name string, most int) (int, error) {
 	return n, nil
 }
 
-// options reads the JSON body of a request that may have none.
+// options decodes the JSON body of a request into v. An empty body leaves v unchanged.
 func (q *request) options(v any) error {
 	body, err := q.body(maxSmallBody)
 	if err != nil || len(body) == 0 {

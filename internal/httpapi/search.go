@@ -15,8 +15,8 @@ var searchNames = []string{"q", "type", "runs_of", "due_from", "due_to", "done_f
 // maxSearch bounds the timers of a page of a search.
 const maxSearch = 100
 
-// errErrors refuses a search by errors: what matches would tell the caller the paths of callbacks that
-// answers do not have.
+// errErrors refuses a search by error without scope payload. The matches would reveal the paths of
+// callbacks, which the answers conceal.
 var errErrors = &Error{Status: http.StatusForbidden, Code: codeForbidden, Field: "error", Detail: "the search by error needs scope payload: errors are compared as they are, with the paths of callbacks that an answer without that scope does not have"}
 
 // searches reports whether GET /v1/timers asks the search index.

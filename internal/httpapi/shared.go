@@ -25,7 +25,7 @@ func getFlow(q *request) (answer, error) {
 	ans := answer{status: http.StatusOK, body: &status}
 	if l := status.Limit; l != nil {
 		q.concealLimit(l)
-		if l.Key == q.PathValue("key") { // and not that of a pattern
+		if l.Key == q.PathValue("key") { // not the limit of a pattern
 			ans.revision = l.Revision
 		}
 	}
@@ -161,7 +161,7 @@ func putCalendar(q *request) (answer, error) {
 	})
 }
 
-// deleteCalendar is DELETE /v1/calendars/{name}. The answer has the calendar as it was.
+// deleteCalendar is DELETE /v1/calendars/{name}. The answer has the deleted calendar.
 func deleteCalendar(q *request) (answer, error) {
 	c, err := q.ops.CalendarDelete(q.Context(), schemas.CalendarRequest{Name: q.PathValue("name"), Revision: q.revision, By: q.query.Get("by")}, q.caller())
 	return answer{status: http.StatusOK, body: c}, err

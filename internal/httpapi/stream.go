@@ -17,36 +17,36 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// GET /v1/stream sends fired events as Server-Sent Events, see feed.go. A stream waits for its client, so
-// a slow client gets events later and holds up nobody else.
+// GET /v1/stream sends fired events as Server-Sent Events, see feed.go. Each stream waits only for its
+// own client, so a slow client does not delay others.
 
 // Bounds of streams.
 const (
-	// maxStreams bounds the open streams of a node, because each is a connection; a quarter of it bounds
-	// those of a tenant.
+	// maxStreams is the default of Config.Streams, the bound of the open streams of a node. A tenant may
+	// have a quarter of them.
 	maxStreams = 4096
 	// DefaultHeartbeat is the interval of the comments that show that a stream is alive.
 	DefaultHeartbeat = 15 * time.Second
-	// DefaultStreamWrite is the time in which the connection must take an event. It must exceed the
-	// time that a client needs to read what the kernel holds for it.
+	// DefaultStreamWrite bounds the write of an event to the connection. It must exceed the time that a
+	// client needs to read the kernel's full send buffer.
 	DefaultStreamWrite = 10 * time.Second
-	// pagePause is the pause of a stream that needs a page while too many others do.
+	// pagePause is the pause before a stream asks again for a permit to read a page.
 	pagePause = 250 * time.Millisecond
 )
 
-// fromNow is a sequence beyond all.
+// fromNow is greater than every sequence: a stream after it begins with the next event.
 const fromNow = math.MaxUint64
 
 const headerLastEvent = "Last-Event-ID"
 
 // streams are the open streams of an API.
 type streams struct {
-	most  int // a quarter of it is the limit of a tenant
+	most  int // of all tenants; one tenant may have a quarter
 	feeds feeds
 
 	mu      sync.Mutex
 	open    int
-	tenants map[string]int // those of tenants
+	tenants map[string]int // open streams by tenant
 	ended   bool
 	closing chan struct{}
 }
@@ -101,9 +101,9 @@ func (a *API) EndStreams() {
 type stream struct {
 	q    *request
 	feed *feed
-	// at is the sequence up to which its events have been sent.
+	// at is the sequence up to which all events have been sent.
 	at uint64
-	// page has older events that are next; while it has any, the stream has a permit of enterPage.
+	// page has the next older events. While it is not empty, the stream has a permit of enterPage.
 	page []*store.Letter
 }
 
@@ -126,7 +126,7 @@ func streamFired(q *request) (answer, error) {
 		open.release(q.id.Tenant)
 		return answer{}, err
 	}
-	// The feed has begun before: so it has every event after the newest one of now.
+	// The feed has begun already, so it gets every event after this one.
 	newest, err := q.api.o.FiredNewest(q.Context())
 	if err != nil {
 		s.end()
@@ -136,7 +136,7 @@ func streamFired(q *request) (answer, error) {
 	return answer{stream: s.send}, nil
 }
 
-// lastEvent returns the sequence in the header Last-Event-ID, and without one a sequence beyond all.
+// lastEvent returns the sequence in the header Last-Event-ID; fromNow without the header.
 func lastEvent(h http.Header) (uint64, error) {
 	text := h.Get(headerLastEvent)
 	if text == "" {
@@ -149,9 +149,9 @@ func lastEvent(h http.Header) (uint64, error) {
 	return n, nil
 }
 
-// send sends events until the client leaves or takes too long, the token ends or its rights change, or
-// the server shuts down. The first line has the sequence after which the stream begins, so that a client that comes
-// again misses nothing, even if it has got no event.
+// send sends events until the client disconnects or reads too slowly, the token ends or its rights
+// change, or the server shuts down. The first line has the sequence after which the stream begins, so
+// a client that reconnects before its first event misses none.
 func (s *stream) send(w http.ResponseWriter) {
 	defer s.end()
 	a := s.q.api
@@ -160,12 +160,13 @@ func (s *stream) send(w http.ResponseWriter) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
+	h.Set("X-Accel-Buffering", "no") // nginx would otherwise buffer events
 	text := fmt.Sprintf("id: %d\n\n", s.at)
 	beat := time.NewTicker(a.o.Heartbeat)
 	defer beat.Stop()
 	for {
-		// In place of the server's time-out. A writer that has no deadlines, in a test, needs none.
+		// This replaces the server's time-out. It fails only for the writer of a test, which has no
+		// deadlines.
 		_ = rc.SetWriteDeadline(time.Now().Add(a.o.StreamWrite))
 		if _, err := io.WriteString(w, text); err != nil {
 			return
@@ -180,13 +181,13 @@ func (s *stream) send(w http.ResponseWriter) {
 	}
 }
 
-// next waits for the next event, or for the time of a heartbeat, and returns what is to be sent. ok is false at the end of the
-// stream.
+// next waits for the next event or heartbeat, and returns the text to send. ok is false at the end of
+// the stream.
 func (s *stream) next(beat <-chan time.Time) (text string, ok bool) {
 	for {
 		l, news, pause := s.read()
 		if l != nil {
-			// Events that come without a break must not keep the end of the rights back.
+			// A continuous flow of events must not delay the check of the caller's rights.
 			select {
 			case <-beat:
 				if !s.may() {
@@ -216,8 +217,8 @@ func (s *stream) next(beat <-chan time.Time) (text string, ok bool) {
 	}
 }
 
-// read returns the next event. Without one it returns a channel that is closed when there may be one, or
-// pause: then it is to be asked again.
+// read returns the next event. If there is none, it returns a channel that is closed when there may be
+// one. If pause is true, the caller must call it again after pagePause.
 func (s *stream) read() (l *store.Letter, news <-chan struct{}, pause bool) {
 	feeds := &s.q.api.streams.feeds
 	for {
@@ -255,7 +256,7 @@ func (s *stream) leavePage() {
 	s.q.api.streams.feeds.leavePage(holderOf(s.q.id))
 }
 
-// readPage reads the events after s.at that TIMERS_FIRED has now. whole says that there are no more.
+// readPage reads a page of the stored events after s.at. whole is true if there are no more.
 func (s *stream) readPage() (whole bool, err error) {
 	bytes := 0
 	whole = true
@@ -268,15 +269,15 @@ func (s *stream) readPage() (whole bool, err error) {
 	return whole && err == nil, err
 }
 
-// may reports whether the caller still has the rights with which the stream began. A token that was removed or
-// has expired ends the stream, and so does one with other rights: the client comes again and gets the
-// events that it may see now.
+// may reports whether the caller has the same rights as at the start of the stream. The stream ends
+// when the token is removed, expires or gets other rights. A client that reconnects then gets the
+// events that its new rights allow.
 func (s *stream) may() bool {
 	id, err := s.q.api.o.Authorize(s.q.Request, token.ScopeRead)
 	return err == nil && id == s.q.id
 }
 
-// end returns what the stream has taken.
+// end leaves the feed and returns the permits of the stream.
 func (s *stream) end() {
 	open := s.q.api.streams
 	if len(s.page) > 0 {
@@ -286,7 +287,7 @@ func (s *stream) end() {
 	open.release(s.q.id.Tenant)
 }
 
-// firedEvent is the data of an event.
+// firedEvent is the JSON data of a Server-Sent Event.
 type firedEvent struct {
 	// Timer is the timer or schedule; Run is the number of its run.
 	Timer   schemas.TimerID `json:"timer"`
@@ -307,8 +308,8 @@ type firedEvent struct {
 	Event json.RawMessage `json:"event,omitempty"`
 }
 
-// format returns a message as a Server-Sent Event. Of a message that is not Belfry's it has the
-// sequence alone.
+// format returns a message as a Server-Sent Event. If the message is not a valid fired event, the
+// result has only its sequence.
 func (s *stream) format(l *store.Letter) string {
 	id := fmt.Sprintf("id: %d\n", l.Sequence)
 	e, spec, fired, err := schemas.ParseFired(l.Header, l.Data)
@@ -340,6 +341,6 @@ func (s *stream) format(l *store.Letter) string {
 	if err != nil {
 		return id + "\n"
 	}
-	// JSON has no line ends.
+	// Encoded JSON has no line breaks, so it is one data line.
 	return strings.Join([]string{id, "event: fired\ndata: ", string(data), "\n\n"}, "")
 }

@@ -21,7 +21,7 @@ const (
 	DefaultType   = "belfry.timer"
 )
 
-// headerKey is the header whose value is the id of an event that has none.
+// headerKey is the header whose value becomes the id of an event without an id.
 const headerKey = "Idempotency-Key"
 
 // added is the answer to an add.
@@ -108,8 +108,8 @@ func readAll(r io.Reader, length int64) ([]byte, error) {
 	}
 }
 
-// addTimer is POST /v1/timers. Its fields are those of a JSON object, or the parameters of the
-// query, and the body is then the data.
+// addTimer is POST /v1/timers. The body is a JSON object with the fields. Alternatively the fields are
+// query parameters and the body is the event's data.
 func addTimer(q *request) (answer, error) {
 	byKey, err := idempotencyKey(q.Header)
 	if err != nil {
@@ -151,8 +151,8 @@ func addTimer(q *request) (answer, error) {
 	return out.answer(), nil
 }
 
-// jsonBody refuses a body that is not JSON. curl -d without a header says that its body is a form,
-// and nobody sends a form here.
+// jsonBody refuses a body that is not JSON. It accepts the content type of a form, which curl -d sends
+// by default, because no request to the API has a form.
 func jsonBody(h http.Header) error {
 	text := h.Get("Content-Type")
 	media, _, err := mime.ParseMediaType(text)
@@ -177,7 +177,7 @@ func idempotencyKey(h http.Header) (string, error) {
 	if len(values) > 1 || key == "" {
 		return "", badField(headerKey, "give one key, and not an empty one")
 	}
-	if !utf8.ValidString(key) { // two such keys could become the same id
+	if !utf8.ValidString(key) { // in JSON two different invalid keys could become the same id
 		return "", &Error{Status: http.StatusUnprocessableEntity, Code: string(schemas.CodeInvalidEvent), Field: headerKey, Detail: "the header " + headerKey + " is not UTF-8"}
 	}
 	return key, nil
@@ -197,8 +197,8 @@ func addError(err error, byKey bool) error {
 	return err
 }
 
-// listOrGet is GET /v1/timers: with id and source one timer, with a filter of the search index a page
-// of that, otherwise a page of the records.
+// listOrGet is GET /v1/timers. With id and source it returns one timer, with a parameter of
+// searchNames a page of the search index, otherwise a page of the records.
 func listOrGet(q *request) (answer, error) {
 	if q.searches() {
 		return searchTimers(q)
@@ -207,7 +207,7 @@ func listOrGet(q *request) (answer, error) {
 		return getTimer(q)
 	}
 	if q.query.Has("claim") {
-		return answer{}, badField("claim", "is for one timer: name it by id and source, or by its path")
+		return answer{}, badField("claim", "needs one timer: name it by id and source, or by its path")
 	}
 	list := schemas.ListRequest{Service: q.query.Get("service"), Group: q.query.Get("group"), Cursor: q.query.Get("cursor")}
 	var err error
@@ -243,7 +243,7 @@ func cancelTimer(q *request) (answer, error) {
 	return q.recordAnswer(&t, err)
 }
 
-// moveTimer is PATCH of one timer: it gets another due time.
+// moveTimer is PATCH of one timer, which sets another due time.
 func moveTimer(q *request) (answer, error) {
 	var move struct {
 		In string `json:"in"`

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// keysMaxAge is the age of the keys at which the next token makes the verifier read them again.
+	// keysMaxAge is the age at which the next token makes the verifier read the keys again.
 	keysMaxAge = 5 * time.Minute
 	// keysMaxStale is the age up to which keys are used while the provider does not answer.
 	keysMaxStale = time.Hour
-	// minFetch is the least time between two requests for keys. A token with a key that the
-	// provider has just begun to use may be refused for that long.
+	// minFetch is the minimum time between two requests for keys. For that long a token may be
+	// refused whose key is new at the provider.
 	minFetch = 5 * time.Second
 	// fetchTimeout bounds one request. It must stay below the time-out of an HTTP request.
 	fetchTimeout = 5 * time.Second
@@ -37,18 +37,19 @@ const (
 	maxWaiting = 64
 )
 
-// errForm is the error of a token that is not signed as it must be.
+// errForm is the error of a token that is not a JSON Web Token with exactly one signature of an
+// accepted algorithm.
 var errForm = fmt.Errorf("it is not a JSON Web Token with one signature of one of the algorithms %s", strings.Join(algorithms, ", "))
 
 // errSignature is the error of a token that no key of the provider has signed.
 var errSignature = errors.New("no key of the provider has signed it")
 
-// errUnavailable is the error of a token while there are no keys. The log has the reason: it may name
-// hosts that the caller need not know.
+// errUnavailable is the error of every token while there are no keys. It leaves the reason to the
+// log, because the reason may name hosts that a caller must not learn.
 var errUnavailable = errors.New("the keys of the OpenID Connect provider cannot be read now; the log of this node has the reason: try again")
 
-// keys are the keys of a provider. The RemoteKeySet of go-oidc never forgets a key that the provider
-// has withdrawn, and asks the provider for each token with a wrong signature.
+// keys reads and keeps the keys of a provider. It replaces the RemoteKeySet of go-oidc, which never
+// forgets a withdrawn key, and which asks the provider for each token with a wrong signature.
 type keys struct {
 	issuer string
 	client *http.Client
@@ -130,8 +131,8 @@ func (k *keys) verify(jws *jose.JSONWebSignature) ([]byte, bool) {
 	return nil, false
 }
 
-// refresh reads the keys, unless that was tried less than minFetch ago. With wait it waits for a request
-// that is under way. It reports whether keys were read since it was called.
+// refresh reads the keys, unless the last request ended less than minFetch ago. With wait it waits
+// for a request in progress. It reports whether the keys were read after the call began.
 func (k *keys) refresh(ctx context.Context, wait bool) bool {
 	called := k.now()
 	if !k.begin(ctx, wait) {
@@ -166,7 +167,8 @@ func (k *keys) refresh(ctx context.Context, wait bool) bool {
 	return true
 }
 
-// begin takes fetching.
+// begin takes the permit fetching, with wait within ctx. It returns false if another request has the
+// permit, and with wait if maxWaiting tokens wait for it already or ctx has ended.
 func (k *keys) begin(ctx context.Context, wait bool) bool {
 	select {
 	case k.fetching <- struct{}{}:
@@ -250,7 +252,7 @@ func (k *keys) fetch(ctx context.Context, address string) ([]jose.JSONWebKey, er
 	var set []jose.JSONWebKey
 	for _, raw := range doc.Keys {
 		var key jose.JSONWebKey
-		// Keys of other kinds are no error: a provider may have them for others.
+		// Keys of other kinds are skipped: a provider may have them for other programs.
 		if json.Unmarshal(raw, &key) != nil || !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig" ||
 			key.Algorithm != "" && !slices.Contains(algorithms, key.Algorithm) {
 			continue

@@ -19,14 +19,14 @@ import (
 	"github.com/belfryio/belfry/internal/token"
 )
 
-// maxExchanges bounds the requests for tokens at a time. Anybody can cause one with a code that is
-// not one.
+// maxExchanges bounds the concurrent requests for tokens. Any visitor can cause one with a made-up
+// code.
 const maxExchanges = 8
 
-// errNoEndpoints is the error of a login while the discovery document cannot be read.
+// errNoEndpoints is the reason of a failed login while the discovery document cannot be read.
 const errNoEndpoints = "the OpenID Connect provider does not answer now; the log of this node has the reason: try again"
 
-// login has what is needed to log in at the provider: its endpoints, read at most every keysMaxAge, and
+// login has the endpoints of the provider for a login. They are read at most every keysMaxAge, and
 // after a failure at most every minFetch.
 type login struct {
 	// reading has an entry while the discovery document is read. Its holder alone may change the
@@ -45,8 +45,8 @@ func newLogin() *login {
 	return &login{reading: make(chan struct{}, 1), exchanges: make(chan struct{}, maxExchanges)}
 }
 
-// Attempt is a login that has begun. Only the browser that has begun it may end it, so the caller keeps
-// it where no other browser can reach it. Its fields are secret but for State.
+// Attempt is a login that has begun. Only the browser that began it may finish it, so the caller
+// must keep it where no other browser can reach it. All fields except State are secret.
 type Attempt struct {
 	// State names the login in the answer of the provider, and Nonce in its ID token. Verifier proves
 	// to the provider that the code is redeemed by the node that began the login (PKCE, RFC 7636).
@@ -66,7 +66,7 @@ type Session struct {
 // LogsIn reports whether people can log in: the settings have a client.
 func (v *Verifier) LogsIn() bool { return v.c.ClientID != "" }
 
-// Issuer returns the host of the provider, to name it to people.
+// Issuer returns the host of the provider, as a name for the login page.
 func (v *Verifier) Issuer() string {
 	u, err := url.Parse(v.c.Issuer)
 	if err != nil {
@@ -137,20 +137,20 @@ func (v *Verifier) endpoints(ctx context.Context) (document, error) {
 }
 
 // Finish ends a login with the parameters that the browser brings from the provider. Their code is valid
-// once. The error is a *token.Error: 400 for an answer to another login, 401 if the provider has refused
+// once. The error is a *token.Error: 400 for an answer to another login, 401 if the provider refused
 // the login or its tokens are not valid, 403 for a caller without a tenant or scopes, and 503 if the
 // provider does not answer.
 func (v *Verifier) Finish(ctx context.Context, a *Attempt, answer url.Values, now time.Time) (Session, error) {
 	if !equal(answer.Get("state"), a.State) {
-		return Session{}, badLogin("this is the answer to another login: log in again")
+		return Session{}, badLogin("the answer belongs to another login: log in again")
 	}
 	doc, err := v.endpoints(ctx)
 	if err != nil {
 		return Session{}, err
 	}
-	// An answer of another provider would bring its code here (RFC 9207).
+	// RFC 9207: without this check another provider could pass its code to this one.
 	if iss := answer.Get("iss"); iss != v.c.Issuer && (answer.Has("iss") || doc.NamesIssuer) {
-		return Session{}, badLogin("the answer is of another OpenID Connect provider: log in again")
+		return Session{}, badLogin("the answer comes from another OpenID Connect provider: log in again")
 	}
 	if code := answer.Get("error"); code != "" {
 		return Session{}, token.Invalid(plain(fmt.Sprintf("the OpenID Connect provider has refused the login: %.80s %.200s", code, answer.Get("error_description"))))
@@ -166,7 +166,7 @@ func badLogin(reason string) error {
 	return &token.Error{Status: http.StatusBadRequest, Reason: reason}
 }
 
-// equal compares secrets, also empty ones: nothing equals "".
+// equal compares secrets in constant time. "" equals no secret, not even "".
 func equal(a, b string) bool { return b != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 // exchange requests the tokens for a code.
@@ -178,7 +178,7 @@ func (v *Verifier) exchange(ctx context.Context, doc *document, a *Attempt, code
 	case v.login.exchanges <- struct{}{}:
 		defer func() { <-v.login.exchanges }()
 	default:
-		return nil, token.Unavailable(fmt.Sprintf("%d people log in now, which is the limit: try again", maxExchanges))
+		return nil, token.Unavailable(fmt.Sprintf("%d logins are in progress, which is the limit: try again", maxExchanges))
 	}
 	ctx = context.WithValue(ctx, oauth2.HTTPClient, v.keys.client)
 	t, err := v.client(doc, a.Redirect).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
@@ -198,8 +198,8 @@ func (v *Verifier) exchange(ctx context.Context, doc *document, a *Attempt, code
 	return nil, token.Unavailable(errNoEndpoints)
 }
 
-// session checks the tokens of a login, and returns the token for its session: the access token, if
-// Verify accepts it, and otherwise the ID token.
+// session checks the tokens of a login, and returns the token for its session: the access token if
+// Verify accepts it, otherwise the ID token.
 func (v *Verifier) session(ctx context.Context, t *oauth2.Token, nonce string, now time.Time) (Session, error) {
 	raw, _ := t.Extra("id_token").(string)
 	id, err := v.check(ctx, raw, now)
@@ -216,9 +216,9 @@ func (v *Verifier) session(ctx context.Context, t *oauth2.Token, nonce string, n
 	case !slices.Contains(id.Audience, v.c.ClientID), claims.Party != v.c.ClientID && (claims.Party != "" || len(id.Audience) > 1):
 		return Session{}, token.Invalid("the ID token was made for another client")
 	case !equal(id.Nonce, nonce):
-		return Session{}, token.Invalid("the ID token is of another login: its nonce is not that of this one")
+		return Session{}, token.Invalid("the ID token belongs to another login: its nonce differs")
 	case id.AccessTokenHash != "" && id.VerifyAccessToken(t.AccessToken) != nil:
-		return Session{}, token.Invalid("the access token is not that of the ID token")
+		return Session{}, token.Invalid("the access token does not belong to the ID token")
 	}
 	if IsToken(t.AccessToken) {
 		access, err := v.check(ctx, t.AccessToken, now)

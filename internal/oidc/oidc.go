@@ -8,11 +8,11 @@
 //
 // # Guarantees
 //
-//   - Only asymmetric algorithms are accepted: never "none", and no HMAC, which would take a public
-//     key for a secret.
+//   - Only asymmetric algorithms are accepted: not "none", and no HMAC, which would use the public key
+//     as a secret.
 //   - A key that the provider has withdrawn is not accepted for longer than keysMaxAge while the
 //     provider answers, and keysMaxStale while it does not.
-//   - Tokens that nobody has signed cause at most one request to the provider in minFetch.
+//   - Tokens without a valid signature cause at most one request to the provider in minFetch.
 //
 // # Failures
 //
@@ -45,13 +45,14 @@ import (
 )
 
 const (
-	// skew is the difference of the clocks of provider and node that is tolerated.
+	// skew is the tolerated difference between the clocks of the provider and the node.
 	skew = 30 * time.Second
-	// maxTokenBytes bounds a token. The bound of the header of a request is 16 KiB.
+	// maxTokenBytes bounds a token. It is the bound of all headers of a request.
 	maxTokenBytes = 16 << 10
 	// maxNameBytes bounds the name of a caller, in bytes.
 	maxNameBytes = 120
-	// NamePrefix begins the names of callers, so that they differ from those of other tokens.
+	// NamePrefix begins the name of every caller, so that no caller has the name of another kind of
+	// token.
 	NamePrefix = "oidc:"
 )
 
@@ -66,27 +67,26 @@ type Config struct {
 	// Issuer is the URL of the provider, exactly as in its tokens. Its discovery document is at
 	// /.well-known/openid-configuration below it. It begins with https://, or on loopback http://.
 	Issuer string
-	// Audience must be in the claim aud, or ClientID.
+	// The claim aud must contain Audience, or ClientID if it is set.
 	Audience string
-	// ClientID is the client as which people log in; "" if nobody does. ClientSecret is its secret, ""
-	// for a public client. ClientScopes are the scopes of OAuth that a login asks for; default openid.
+	// ClientID is the OAuth client of the login to the console; "" for no login. ClientSecret is its
+	// secret, "" for a public client. ClientScopes are the OAuth scopes of a login; default openid.
 	ClientID, ClientSecret string
 	ClientScopes           []string
-	// Roots are the CAs of the provider's certificate; nil for those of the system.
+	// Roots are the CAs of the provider's certificate; nil for the CAs of the system.
 	Roots *x509.CertPool
 
 	// A claim is named by its name, or by the path to it in nested objects: realm_access.roles.
 
 	// NameClaim is the claim with the name of the caller; default sub.
 	NameClaim string
-	// ScopesClaim is the claim with the caller's roles, as a list or as words of a text; default
-	// scope. Scopes are the scopes of each role, default belfry:read, belfry:write and so on. Other
-	// roles have none.
+	// ScopesClaim is the claim with the caller's roles: a list, or a text of words; default scope.
+	// Scopes maps each role to scopes; default DefaultScopes. A role that is not in it has no scopes.
 	ScopesClaim string
 	Scopes      map[string]token.Scopes
-	// TenantClaim is the claim with the caller's tenant; "" if all callers are of the default
-	// tenant. Tenants maps its values to tenants, "" for the default tenant; nil if the values
-	// are the tenants themselves.
+	// TenantClaim is the claim with the caller's tenant; "" if every caller belongs to the default
+	// tenant. Tenants maps the values of the claim to tenants, "" for the default tenant; nil if the
+	// values are the tenants themselves.
 	TenantClaim string
 	Tenants     map[string]string
 	// Known reports whether a tenant exists; required with TenantClaim.
@@ -95,8 +95,8 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// DefaultScopes are the scopes of the roles belfry:read, belfry:write, belfry:admin and
-// belfry:payload.
+// DefaultScopes returns the default of Config.Scopes: each role belfry:read, belfry:write,
+// belfry:admin and belfry:payload has the scope of its name.
 func DefaultScopes() map[string]token.Scopes {
 	out := map[string]token.Scopes{}
 	for _, scope := range token.AllScopes() {
@@ -112,7 +112,7 @@ func (c *Config) Check() error {
 	case err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
 		return errors.New("the issuer must be a URL such as https://login.example.com/realms/shop")
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
-		return errors.New("the issuer must begin with https://: without TLS anybody on the way could replace its keys")
+		return errors.New("the issuer must begin with https://: without TLS an attacker on the network could replace its keys")
 	case c.Audience == "":
 		return errors.New("an audience is needed: without it a token that the provider has made for another program would be accepted")
 	case c.TenantClaim == "" && c.Tenants != nil:
@@ -162,7 +162,7 @@ func New(c Config) (*Verifier, error) {
 	}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: c.Roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		// A request is rare, so no connection is kept.
+		// Requests are rare, so no connection stays open.
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxDocumentBytes,
 	}
 	keys := newKeys(c.Issuer, &http.Client{Transport: bounded{transport}, Timeout: fetchTimeout, CheckRedirect: noRedirect}, c.Log)
@@ -174,9 +174,9 @@ func IsToken(text string) bool {
 	return strings.HasPrefix(text, "eyJ") && strings.Count(text, ".") == 2
 }
 
-// Verify returns the caller that a token names at a time. Its error is a *token.Error: 401 for a token
-// that is not valid, 403 for a caller without a tenant or scopes, and 503 if the provider's keys
-// cannot be read.
+// Verify checks a token at the time now, and returns its caller. Its error is a *token.Error: 401 for
+// a token that is not valid, 403 for a caller without a tenant or scopes, and 503 if the provider's
+// keys cannot be read.
 func (v *Verifier) Verify(ctx context.Context, text string, now time.Time) (token.Identity, error) {
 	t, err := v.check(ctx, text, now)
 	if err != nil {
@@ -185,8 +185,7 @@ func (v *Verifier) Verify(ctx context.Context, text string, now time.Time) (toke
 	return v.caller(t)
 }
 
-// check returns a token that is valid at a time: its signature, issuer, audience and times. The error
-// is that of Verify.
+// check verifies the signature, issuer, audience and times of a token. Errors are those of Verify.
 func (v *Verifier) check(ctx context.Context, text string, now time.Time) (*gooidc.IDToken, error) {
 	if len(text) > maxTokenBytes {
 		return nil, token.Invalid("the token is too long")
@@ -221,8 +220,8 @@ func (v *Verifier) caller(t *gooidc.IDToken) (token.Identity, error) {
 	return v.identity(claims)
 }
 
-// signed is the payload of a token whose signature is verified; it implements the KeySet of go-oidc,
-// which does not pass on the type of an error.
+// signed is the payload of a token whose signature keys has verified already. It implements the
+// KeySet of go-oidc, whose verifier would lose the type of an error of keys.
 type signed []byte
 
 // VerifySignature implements oidc.KeySet.
@@ -282,8 +281,8 @@ func (v *Verifier) identity(claims map[string]any) (id token.Identity, err error
 	return id, nil
 }
 
-// tenant returns the tenant of a caller. A token without one is refused, because the default tenant
-// may reach more.
+// tenant returns the tenant of a caller. It refuses a token without a tenant, because a caller of the
+// default tenant can have more rights.
 func (v *Verifier) tenant(claims map[string]any) (string, error) {
 	if v.c.TenantClaim == "" {
 		return "", nil

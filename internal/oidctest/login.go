@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Client is a program that the provider logs people in for, with the authorization code flow and PKCE.
+// Client is the OAuth client of the provider, for the authorization code flow with PKCE.
 type Client struct {
 	ID, Secret string
 	// Redirect is the only URL that the provider sends codes to.
@@ -25,7 +25,7 @@ type Client struct {
 	// IDToken and AccessToken change the claims of the tokens, see Claims. With a nil AccessToken the
 	// access token is no JSON Web Token.
 	IDToken, AccessToken map[string]any
-	// Asks makes the provider show a page with a button, as for a person.
+	// Asks makes the provider show a page with a link that continues the login, as for a person.
 	Asks bool
 	// Refuses makes the provider answer with this error, such as access_denied.
 	Refuses string

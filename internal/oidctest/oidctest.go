@@ -94,7 +94,7 @@ func (p *Provider) Publish(keys ...*Signer) {
 	}
 }
 
-// SetDown makes the provider answer with an error, or well again.
+// SetDown makes the provider answer every request with an error while down is true.
 func (p *Provider) SetDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +177,7 @@ func (p *Provider) Claims(changes map[string]any) map[string]any {
 	return c
 }
 
-// Fetches returns how often the keys were read.
+// Fetches returns the number of requests for the keys.
 func (p *Provider) Fetches() int32 { return p.fetches.Load() }
 
 // CAFile writes the CA of the provider into a temporary PEM file.

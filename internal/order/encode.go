@@ -6,8 +6,8 @@ import (
 	"errors"
 )
 
-// storedState is the JSON of a State. Waiting has the events one after the other: the timer id,
-// and as zig-zag varints the differences of both times from those of the event before.
+// storedState is the JSON of a State. Waiting has the events in a row. Each is its timer id and, as
+// zig-zag varints, the differences of its two times from the times of the previous event.
 type storedState struct {
 	Head      []byte `json:"h,omitempty"`
 	SinceMs   int64  `json:"s,omitempty"`

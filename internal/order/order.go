@@ -1,5 +1,6 @@
-// Package order decides which event of an ordering key (timerkey) is called next: one at a
-// time, in due order; the next waits for the success or the dead letter of the one before.
+// Package order decides which event of an ordering key (timerkey) is called next. The calls of a key
+// are made one at a time, in due order; the next event waits until the previous one has succeeded or
+// is a dead letter.
 //
 // Package store keeps the State of each busy key and changes it by compare-and-set; package
 // functions asks before each call. The package is pure: no I/O, no clock.
@@ -13,8 +14,8 @@
 // # What may fail
 //
 // A node may die between the end of a head and the wake of the next event. Therefore each waiting
-// record comes back by itself after a while (Answer.AtMs) and joins again. A Join that finds a head
-// without a call in progress asks the caller to look at the head's record (Answer.Wakes): if it is
+// record becomes due again after a while (Answer.AtMs) and joins again. A Join that finds a head
+// without a call in progress asks the caller to read the head's record (wakes of Decide): if it is
 // concluded, the caller reports Done.
 //
 // # The lease
@@ -23,12 +24,12 @@
 // event is not called while the lease lasts. Another event becomes the head only after the record
 // of the head is concluded, so a wrong clock cannot let two events of a key run at once.
 //
-// # More than fits
+// # Overflow
 //
-// A State holds a bounded number of waiting events, the ones due first. Further ones are
-// turned away and ask again every AsideFor. They all are due at State.Bound or later. When half of
-// the places are free, the State collects them for CollectFor, by which time each has asked, and
-// only then lets events pass that are due at Bound or later.
+// A State holds a bounded number of waiting events: the events that are due first. Further events
+// have no place and ask again every AsideFor. They are all due at State.Bound or later. When half of
+// the places are free, the State collects these events for CollectFor. By then each of them has asked,
+// and only then may events that are due at Bound or later become the head.
 package order
 
 import (
@@ -43,28 +44,28 @@ const (
 	// MaxWaiting bounds the events that wait in a State. One takes about 40 bytes in its value,
 	// which is written with each change of the key.
 	MaxWaiting = 1000
-	// LeaseFor is how long the call of a head is respected after its node last renewed it. A
-	// node that cannot renew cancels its call before that.
+	// LeaseFor is the lease of a head's call from its last renewal. A node that cannot renew it must
+	// cancel the call before the lease ends.
 	LeaseFor = 10 * time.Second
 	// leaseMargin is added to a lease by other nodes, because their clocks may differ.
 	leaseMargin = time.Second
-	// AsideFor is when an event asks again for which there is no place.
+	// AsideFor is the time until an event without a place asks again.
 	AsideFor = 10 * time.Second
-	// CollectFor is how long the events without a place are collected. By then each of them has
-	// asked again, unless it is delayed for more than the difference from AsideFor.
+	// CollectFor is the duration of a collection of the events without a place. Each of them asks
+	// within it, unless it is delayed for more than CollectFor - AsideFor.
 	CollectFor = 15 * time.Second
-	// leastWait and mostWait bound the time until a waiting event asks again that is not woken.
-	// It doubles with each deferral.
+	// leastWait and mostWait bound the time until a waiting event asks again without being woken. The
+	// time doubles with each deferral.
 	leastWait = 30 * time.Second
 	mostWait  = 5 * time.Minute
-	// checkAfter is how long a head may be without a call until an event that asks makes its
-	// node look at the record of the head.
+	// checkAfter is the time without a call of the head after which an event that asks makes its
+	// node read the record of the head.
 	checkAfter = 5 * time.Second
 )
 
 // Event is an event of a key. Times are Unix milliseconds.
 type Event struct {
-	// DueMs is the time that the user asked for, AddedMs that of the add.
+	// DueMs is the due time that the user set, AddedMs the time of the add.
 	DueMs, AddedMs int64
 	// ID is the timer id of the event's record; zero for no event.
 	ID schemas.TimerID
@@ -78,23 +79,23 @@ func (e Event) Compare(other Event) int {
 // IsZero reports whether there is no event.
 func (e Event) IsZero() bool { return e.ID.IsZero() }
 
-// State is the state of a key. The zero State is that of an idle key. Times are Unix milliseconds.
+// State is the state of a key; the zero State is an idle key. Times are Unix milliseconds.
 type State struct {
 	// Head is the event whose turn it is; zero for none.
 	Head Event
 	// SinceMs is the time at which Head became the head, or at which its last call ended.
 	SinceMs int64
-	// TurnMs is the time at which Head became the head; 0 if a node wrote the state whose
-	// version does not keep it.
+	// TurnMs is the time at which Head became the head; 0 if a node of an older version wrote the
+	// state.
 	TurnMs int64
 	// Node makes a call of Head until UntilMs, unless it renews; UntilMs is 0 for no call.
 	Node    string
 	UntilMs int64
 	// Waiting are the events that wait, in order, at most MaxWaiting.
 	Waiting []Event
-	// Bound is the first place that an event without a place in Waiting may have; zero if
-	// there is none. Such events are collected until ReopenMs, 0 for not yet; NextBound is the
-	// Bound after that.
+	// Bound is a lower bound, in the order of Compare, of the events without a place in Waiting; zero
+	// if there are none. Such events are collected until ReopenMs, 0 for no collection; NextBound is
+	// the Bound after it.
 	Bound, NextBound Event
 	ReopenMs         int64
 }
@@ -102,8 +103,8 @@ type State struct {
 // Idle reports whether the key has no events.
 func (s *State) Idle() bool { return s.Head.IsZero() && len(s.Waiting) == 0 && s.Bound.IsZero() }
 
-// CallingAt reports whether a node holds the lease of a call of the head at a time, in Unix
-// milliseconds of the cluster's time.
+// CallingAt reports whether a node holds the lease of a call of the head at nowMs, in Unix milliseconds
+// of the cluster's time.
 func (s *State) CallingAt(nowMs int64) bool { return s.UntilMs > nowMs }
 
 // Clone returns a copy that can be changed.
@@ -113,7 +114,7 @@ func (s *State) Clone() State {
 	return c
 }
 
-// Kind is what an Ask is for.
+// Kind is the kind of an Ask.
 type Kind uint8
 
 // The kinds.
@@ -131,8 +132,8 @@ type Ask struct {
 	Event Event
 	// Deferrals is the number of times that the event was put back into the wheel; only for Join.
 	Deferrals uint32
-	// Look asks for a look at the event's record: its end may have been recorded by another;
-	// only for Leave.
+	// Look asks the caller to read the event's record, because another node may have recorded its
+	// end; only for Leave.
 	Look bool
 }
 
@@ -143,12 +144,12 @@ type Answer struct {
 	Go bool
 	// Busy is true if another node makes a call of the same event, until AtMs. Only for Join.
 	Busy bool
-	// AtMs is when the event asks again at the latest. Only for Join.
+	// AtMs is the latest time at which the event asks again. Only for Join.
 	AtMs int64
 }
 
-// Wake is a record that must be read: a concluded record is reported as Done; a record that waits
-// for its turn is made due at AtMs.
+// Wake asks the caller to read a record. If it is concluded, the caller reports Done. If it waits for
+// its turn, the caller makes it due at AtMs.
 type Wake struct {
 	Event Event
 	AtMs  int64
@@ -156,9 +157,9 @@ type Wake struct {
 
 // Decide decides about questions on one node, and changes the state. nowMs is the cluster's time
 // in Unix milliseconds, most is MaxWaiting (tests use less). The answers are in the order of the
-// questions. They hold only if the caller then stores the state by compare-and-set, or if it is
-// unchanged and was read after the questions came. A repeated Decide with the same questions,
-// after a lost answer, gives the same answers.
+// questions. They are valid only if the caller then stores the state by compare-and-set, or if the
+// state is unchanged and was read after the questions arrived. A repeated Decide with the same
+// questions, after a lost answer, gives the same answers.
 func Decide(s *State, node string, nowMs int64, most int, asks []Ask) (answers []Answer, wakes []Wake) {
 	d := decision{State: s, node: node, now: nowMs, most: most}
 	d.reopen()
@@ -199,7 +200,7 @@ func (d *decision) calling() bool {
 // mine reports whether this node holds the lease of the head.
 func (d *decision) mine() bool { return d.UntilMs != 0 && d.Node == d.node }
 
-// reopen ends a collection whose time has passed, or is wrong.
+// reopen ends a collection whose time has passed or is implausible.
 func (d *decision) reopen() {
 	if d.ReopenMs != 0 && (d.now >= d.ReopenMs || d.ReopenMs-d.now > 2*CollectFor.Milliseconds()) {
 		d.Bound, d.NextBound, d.ReopenMs = d.NextBound, Event{}, 0
@@ -213,7 +214,7 @@ func (d *decision) collect() {
 	}
 }
 
-// report applies what a caller knows about an event.
+// report applies a question that reports the state of an event: Keep, Leave or Done.
 func (d *decision) report(a *Ask) {
 	head := d.Head.ID == a.Event.ID
 	switch a.Kind {
@@ -256,7 +257,8 @@ func (d *decision) place(id schemas.TimerID) int {
 	return slices.IndexFunc(d.Waiting, func(e Event) bool { return e.ID == id })
 }
 
-// insert gives an event a place, unless it is due after all that have one and there is no room.
+// insert gives an event a place in due order, unless it is due at the bound or later. If more than most
+// events then wait, the last of them loses its place.
 func (d *decision) insert(e Event) {
 	if i := d.place(e.ID); i >= 0 {
 		if d.Waiting[i] == e {
@@ -336,13 +338,12 @@ func (d *decision) answer(a *Ask) Answer {
 	return Answer{}
 }
 
-// drop removes the wakes of an event that asks itself.
+// drop removes the wakes of an event that asks in this call.
 func (d *decision) drop(e Event) {
 	d.wakes = slices.DeleteFunc(d.wakes, func(w Wake) bool { return w.Event.ID == e.ID })
 }
 
-// overlook asks for a look at the head if an event waits for it and it has not been called for
-// a while.
+// overlook adds a Wake for the head if an event waits for it and it has had no call for checkAfter.
 func (d *decision) overlook(asks []Ask) {
 	since := d.now - max(d.SinceMs, d.UntilMs)
 	if d.Head.IsZero() || d.calling() || since >= 0 && since < checkAfter.Milliseconds() {
@@ -353,7 +354,7 @@ func (d *decision) overlook(asks []Ask) {
 	}
 }
 
-// waitFor is the time until a waiting event asks again that is not woken, in milliseconds.
+// waitFor returns the time until a waiting event asks again without being woken, in milliseconds.
 func waitFor(deferrals uint32) int64 {
 	return min(leastWait<<min(deferrals, 10), mostWait).Milliseconds()
 }

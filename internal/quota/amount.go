@@ -1,12 +1,13 @@
 package quota
 
-// Amount is what timers use of a quota. The zero value is nothing; as a limit, 0 does not bound.
+// Amount is the use of a quota by timers, or a limit of that use. A field of 0 in a limit does not
+// bound.
 type Amount struct {
 	// Timers is the number of pending timers, schedules among them.
 	Timers int64
 	// Schedules is the number of pending schedules.
 	Schedules int64
-	// Bytes is the size of the pending timers' events, as schemas.Body.Size has it.
+	// Bytes is the sum of schemas.Body.Size of the pending timers.
 	Bytes int64
 }
 
@@ -20,7 +21,7 @@ func (a Amount) minus(b Amount) Amount {
 	return Amount{a.Timers - b.Timers, a.Schedules - b.Schedules, a.Bytes - b.Bytes}
 }
 
-// Quantity is what a limit bounds.
+// Quantity names a number that a limit bounds.
 type Quantity int
 
 // The quantities.
@@ -32,29 +33,29 @@ const (
 	Services
 )
 
-// String is the quantity as error texts have it.
+// String returns the name of the quantity for error texts.
 func (q Quantity) String() string {
 	return [...]string{"pending timers", "pending schedules", "bytes of pending timers", "services with pending timers"}[q]
 }
 
 // Max is the limit of a service or tenant.
 type Max struct {
-	// Name is that of a service, or that of a tenant with schemas.TenantEnd.
+	// Name is the name of a service, or the name of a tenant followed by schemas.TenantEnd.
 	Name   string
 	Amount Amount
 	// Services is the number of services that a tenant may have; 0 does not bound them.
 	Services int64
 }
 
-// Full says which limit permits no more.
+// Full describes the limit that refuses an add.
 type Full struct {
 	Name     string
 	Quantity Quantity
-	// Limit is what the limit permits, Has what stands against it, and Asks what the add would add.
+	// Limit is the value of the limit, Has the present use, and Asks the use of the add.
 	Limit, Has, Asks int64
 }
 
-// exceeds returns the first quantity of which has and asks together are over the limit.
+// exceeds returns the first quantity for which the sum of has and asks exceeds the limit.
 func (m *Max) exceeds(has, asks Amount) (Full, bool) {
 	for _, q := range [...]struct {
 		quantity         Quantity

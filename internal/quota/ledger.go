@@ -6,24 +6,24 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// maxOwn bounds the sequences that a Ledger keeps for a service and shard. The adds beyond count, too,
-// until a Count includes the last of them.
+// maxOwn bounds the sequences that a Ledger keeps for a service and shard. Adds beyond it also count,
+// together, until a Count includes the last of them.
 const maxOwn = 16_384
 
-// Ledger knows what the pending timers of the services and tenants with a limit use: the published
-// numbers, and the adds of its router that they do not include yet. Safe for concurrent use.
+// Ledger has the use of the services and tenants with a limit: the published numbers, plus the adds of
+// its router that these do not include yet. Safe for concurrent use.
 type Ledger struct {
 	mu     sync.Mutex
 	shards []ledgerShard
-	// sums has the numbers by name: that of a service, or that of a tenant with schemas.TenantEnd.
-	// They include the adds in progress.
+	// sums has the use by the name of a service, or the name of a tenant followed by
+	// schemas.TenantEnd. It includes the adds in progress.
 	sums map[string]Amount
 	// services has the number of services with pending timers of each tenant, by its name with
 	// schemas.TenantEnd.
 	services map[string]int64
 }
 
-// ledgerShard is what a Ledger knows of a shard.
+// ledgerShard is the part of a Ledger for one shard.
 type ledgerShard struct {
 	count Count
 	own   map[string]*ownAdds
@@ -32,7 +32,7 @@ type ledgerShard struct {
 // ownAdds are the stored adds of a service that the Count does not include.
 type ownAdds struct {
 	adds []ownAdd
-	// more is what the adds beyond maxOwn use, and last the greatest sequence of these.
+	// more is the use of the adds beyond maxOwn, and last the greatest sequence of these.
 	more Amount
 	last uint64
 }
@@ -47,16 +47,16 @@ func NewLedger(shards int) *Ledger {
 	return &Ledger{shards: make([]ledgerShard, shards), sums: map[string]Amount{}, services: map[string]int64{}}
 }
 
-// Used returns what a service uses, or a tenant: its name and schemas.TenantEnd. Adds in progress
-// count. services is the number of services of a tenant that have pending timers.
+// Used returns the use of a service or a tenant, including the adds in progress. The name of a tenant
+// is followed by schemas.TenantEnd; services is then its number of services with pending timers.
 func (l *Ledger) Used(name string) (used Amount, services int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sums[name], l.services[name]
 }
 
-// Reserve returns for each add of a service the limit that does not permit it, with an empty Name if all
-// permit it. It counts the permitted adds until Stored or Release.
+// Reserve decides about adds of a service, in order. For each it returns the limit that refuses it, or
+// the zero Full if all limits permit it. It counts each permitted add until Stored or Release.
 func (l *Ledger) Reserve(service string, limits []Max, adds []Amount) []Full {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *Ledger) Reserve(service string, limits []Max, adds []Amount) []Full {
 	return refused
 }
 
-// refuses returns the first limit that does not permit an add.
+// refuses returns the first limit that refuses an add; the zero Full for none.
 func (l *Ledger) refuses(service string, limits []Max, a Amount) Full {
 	for i := range limits {
 		limit := &limits[i]
@@ -96,7 +96,7 @@ func (l *Ledger) Stored(service string, a Amount, shard int, seq uint64) {
 	defer l.mu.Unlock()
 	s := &l.shards[shard]
 	if seq <= s.count.Seq {
-		l.remove(service, a) // the Count has it, or has had it
+		l.remove(service, a) // a Count already includes it
 		return
 	}
 	if s.own == nil {
@@ -121,7 +121,7 @@ func (l *Ledger) Update(shard int, c Count) {
 	defer l.mu.Unlock()
 	s := &l.shards[shard]
 	if c.Version <= s.count.Version {
-		return // known, or of a replica that is behind
+		return // the same Count again, or an older one from a replica that is behind
 	}
 	l.addCount(&c)
 	l.removeCount(&s.count)
@@ -164,7 +164,7 @@ func (l *Ledger) removeCount(c *Count) {
 	}
 }
 
-// Forget drops all numbers except the adds in progress, because nothing is limited any more.
+// Forget drops all numbers except the adds in progress. Call it when no limit counts timers.
 func (l *Ledger) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,33 +17,33 @@ type Count struct {
 	Epoch uint64
 	// Seq is the sequence of the last record of the shard that the numbers include.
 	Seq uint64
-	// Services has what each service that is counted uses, if anything.
+	// Services has the use of each counted service that has any.
 	Services map[string]Amount
-	// Rest has what services use that Services leaves out, by tenant with schemas.TenantEnd.
+	// Rest has the sum of the services that Services leaves out, by the name of their tenant followed
+	// by schemas.TenantEnd.
 	Rest map[string]Amount
 }
 
-// Tally counts what the pending timers of a shard use, by service. It holds the ids of the timers, so a record that
-// it reads twice, or whose earlier revisions it has not read, counts once. Not safe for concurrent
-// use.
+// Tally counts the use of the pending timers of a shard, by service. It keeps the keys of the timers, so
+// a timer counts once, however many of its revisions the Tally gets. Not safe for concurrent use.
 //
-// It begins with a scan: the caller reads every record of the shard up to Through, and passes the waiting
-// ones to Scanned, while it passes every later record to Note.
+// It begins with a scan: the caller reads every record of the shard up to Through, and passes the
+// pending timers to Scanned. Meanwhile it passes every later record to Note.
 type Tally struct {
 	counted func(service string) bool
-	// waiting has what each pending timer uses.
+	// waiting has the use of each pending timer, by its key.
 	waiting  map[uint64]use
 	services []serviceCount
 	index    map[string]uint32
-	free     []uint32 // places in services without a service
-	// touched has the records that Note has had during the scan; nil after the scan.
+	free     []uint32 // unused indexes of services
+	// touched has the keys of the records that Note got during the scan; nil after the scan.
 	touched map[uint64]struct{}
 	through uint64
 	// last is the sequence of the newest record at the end of the scan.
 	last uint64
 }
 
-// use is what one timer uses, and the place of its service in Tally.services.
+// use is the use of one timer, and the index of its service in Tally.services.
 type use struct {
 	place    uint32
 	bytes    uint32
@@ -66,7 +66,7 @@ type Timer struct {
 	Bytes int64
 }
 
-// OneTimer is what one timer uses.
+// OneTimer returns the use of one timer. bytes is the size of its event.
 func OneTimer(schedule bool, bytes int64) Amount {
 	a := Amount{Timers: 1, Bytes: bytes}
 	if schedule {
@@ -75,8 +75,8 @@ func OneTimer(schedule bool, bytes int64) Amount {
 	return a
 }
 
-// NewTally returns a Tally of the services for which counted returns true. through is the sequence
-// of the last record that Note will not have.
+// NewTally returns a Tally of the services for which counted returns true. through is the sequence of
+// the last record that the scan reads; Note gets every later record.
 func NewTally(counted func(service string) bool, through uint64) *Tally {
 	return &Tally{counted: counted, waiting: map[uint64]use{}, index: map[string]uint32{}, touched: map[uint64]struct{}{}, through: through}
 }
@@ -84,8 +84,8 @@ func NewTally(counted func(service string) bool, through uint64) *Tally {
 // Through is the sequence up to which the scan must read.
 func (t *Tally) Through() uint64 { return t.through }
 
-// Note processes a record of the tail; waits is true if its timer is pending. Records come in the order of the
-// stream; revisions that were replaced may be missing. It reports whether the record is one of a service that is
+// Note processes a record of the tail; waits is true if its timer is pending. Records come in the order
+// of the stream; replaced revisions may be missing. It reports whether the service of the record is
 // counted.
 func (t *Tally) Note(timer Timer, waits bool) bool {
 	if t.touched != nil && len(t.touched) <= maxTouched {
@@ -95,9 +95,9 @@ func (t *Tally) Note(timer Timer, waits bool) bool {
 	return t.set(timer, waits && counted) || counted
 }
 
-// Scanned ends the scan with the timers that it has found at sequences up to Through. last is the sequence of the
-// newest record of the shard at the end of the scan. It returns false if too many records have changed meanwhile: then
-// begin again with another Tally.
+// Scanned ends the scan. found are the pending timers at sequences up to Through, last is the sequence
+// of the newest record of the shard at the end of the scan. It returns false if more than maxTouched
+// records changed during the scan: then begin again with another Tally.
 func (t *Tally) Scanned(found []Timer, last uint64) bool {
 	if len(t.touched) > maxTouched {
 		return false
@@ -111,11 +111,13 @@ func (t *Tally) Scanned(found []Timer, last uint64) bool {
 	return true
 }
 
-// Settled reports whether the numbers are those of the shard at seq, up to which Note has had all records. A record that
-// was replaced during the scan is not among the records of the scan. Note has it at its new sequence: so the first number is right once Note has come to the end of the scan.
+// Settled reports whether the numbers are correct at seq, up to which Note has got all records. A record
+// that was replaced during the scan may be missing in the scan, and Note gets it at its new sequence.
+// So the numbers are correct once Note has reached the newest record at the end of the scan.
 func (t *Tally) Settled(seq uint64) bool { return t.touched == nil && seq >= t.last }
 
-// set makes a timer count, or not. It reports whether that changed anything.
+// set adds a timer to the counts if waits is true, and otherwise removes it. It reports whether the
+// counts changed.
 func (t *Tally) set(timer Timer, waits bool) (changed bool) {
 	was, had := t.waiting[timer.Key]
 	is := use{bytes: uint32(min(max(timer.Bytes, 0), math.MaxUint32)), schedule: timer.Schedule} //nolint:gosec // within the bounds
@@ -144,7 +146,7 @@ func (t *Tally) set(timer Timer, waits bool) (changed bool) {
 // Full reports whether there are more pending timers than the Tally counts.
 func (t *Tally) Full() bool { return len(t.waiting) >= MaxTallied }
 
-// place returns the place of a service in services.
+// place returns the index of a service in services, and adds the service if it is missing.
 func (t *Tally) place(service string) uint32 {
 	if at, ok := t.index[service]; ok {
 		return at

@@ -27,7 +27,7 @@ type Config struct {
 	// CA, Cert and Key are PEM files: an authority to trust in addition to the system's, and a client
 	// certificate. "" for none.
 	CA, Cert, Key string
-	// Resource describes the node, in addition to what New sets; service.name is in it.
+	// Resource describes the node, in addition to the attributes that New sets. It has service.name.
 	Resource map[string]string
 	// Sampler decides which traces are sent.
 	Sampler sdktrace.Sampler
@@ -50,9 +50,9 @@ const (
 	maxQueue = 1 << 17
 )
 
-// FromEnv reads the standard variables OTEL_…. As the OpenTelemetry specification asks, a value that
-// makes no sense is ignored and does not keep the node from starting: warnings has a line for
-// each, without secrets. The result has no Endpoint unless a variable sets one.
+// FromEnv reads the standard variables OTEL_…. It ignores an invalid value, as the OpenTelemetry
+// specification asks, so the node starts. warnings has one line for each ignored value, without
+// secrets. The result has no Endpoint unless a variable sets one.
 func FromEnv(getenv func(string) string) (c Config, warnings []string) {
 	e := env{getenv: getenv}
 	if e.disabled() {
@@ -63,15 +63,15 @@ func FromEnv(getenv func(string) string) (c Config, warnings []string) {
 		return Config{}, e.warnings
 	}
 	if exporter := e.text("OTEL_TRACES_EXPORTER"); exporter != "" && exporter != "otlp" {
-		e.warn("OTEL_TRACES_EXPORTER", "%.40q is not otlp or none, the exporters that there are: no traces are sent", exporter)
+		e.warn("OTEL_TRACES_EXPORTER", "%.40q is not a supported exporter (otlp or none): no traces are sent", exporter)
 		return Config{}, e.warnings
 	}
 	switch protocol := e.otlp("PROTOCOL"); protocol {
 	case "", "http/protobuf":
 	case "http/json":
-		e.warn("OTEL_EXPORTER_OTLP_PROTOCOL", "traces are sent as http/protobuf, which every receiver of http/json takes, too")
+		e.warn("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json is not supported: traces are sent as http/protobuf, which a receiver of http/json also accepts")
 	default:
-		e.warn("OTEL_EXPORTER_OTLP_PROTOCOL", "%.40q is not http/protobuf, the protocol that there is: no traces are sent. Set it to http/protobuf, and the endpoint to the collector's port for HTTP, usually 4318", protocol)
+		e.warn("OTEL_EXPORTER_OTLP_PROTOCOL", "%.40q is not supported, only http/protobuf is: no traces are sent. Set it to http/protobuf, and the endpoint to the collector's port for HTTP, usually 4318", protocol)
 		return Config{}, e.warnings
 	}
 	c.Headers = e.pairs("OTEL_EXPORTER_OTLP_HEADERS", e.otlp("HEADERS"))
@@ -105,7 +105,8 @@ type env struct {
 
 func (e *env) text(name string) string { return strings.TrimSpace(e.getenv(name)) }
 
-// otlp returns a variable of the exporter: that for traces or else that for all signals.
+// otlp returns the value of OTEL_EXPORTER_OTLP_TRACES_<name> or, if it is not set, of
+// OTEL_EXPORTER_OTLP_<name>, which is for all signals.
 func (e *env) otlp(name string) string {
 	if v := e.text("OTEL_EXPORTER_OTLP_TRACES_" + name); v != "" {
 		return v
@@ -159,7 +160,7 @@ func (e *env) pairs(name, text string) map[string]string {
 		key = strings.TrimSpace(key)
 		value, err := url.PathUnescape(strings.TrimSpace(value))
 		if !ok || key == "" || err != nil {
-			e.warn(name, "one of the entries is not key=value with a percent-encoded value, and is ignored")
+			e.warn(name, "an entry is ignored, because it is not key=value with a percent-encoded value")
 			continue
 		}
 		out[key] = value
@@ -173,7 +174,7 @@ func (e *env) milliseconds(name, text string, def time.Duration) time.Duration {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 || n > int64(time.Hour/time.Millisecond) {
-		e.warn(name, "%.40q is not a number of milliseconds from 1 to 3600000; it is %d", text, def.Milliseconds())
+		e.warn(name, "%.40q is not a number of milliseconds from 1 to 3600000; using %d", text, def.Milliseconds())
 		return def
 	}
 	return time.Duration(n) * time.Millisecond
@@ -186,7 +187,7 @@ func (e *env) count(name string, def int) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxQueue {
-		e.warn(name, "%.40q is not a number from 1 to %d; it is %d", text, maxQueue, def)
+		e.warn(name, "%.40q is not a number from 1 to %d; using %d", text, maxQueue, def)
 		return def
 	}
 	return n
@@ -208,14 +209,14 @@ func (e *env) sampler() sdktrace.Sampler {
 		if arg := e.text("OTEL_TRACES_SAMPLER_ARG"); arg != "" {
 			v, err := strconv.ParseFloat(arg, 64)
 			if err != nil || !(v >= 0 && v <= 1) {
-				e.warn("OTEL_TRACES_SAMPLER_ARG", "%.40q is not a number from 0 to 1; it is 1", arg)
+				e.warn("OTEL_TRACES_SAMPLER_ARG", "%.40q is not a number from 0 to 1; using 1", arg)
 			} else {
 				ratio = v
 			}
 		}
 	}
 	if name != "" && samplers[name] == nil {
-		e.warn("OTEL_TRACES_SAMPLER", "%.40q is not one of %s; it is parentbased_always_on", name, strings.Join(slices.Sorted(maps.Keys(samplers)), ", "))
+		e.warn("OTEL_TRACES_SAMPLER", "%.40q is not one of %s; using parentbased_always_on", name, strings.Join(slices.Sorted(maps.Keys(samplers)), ", "))
 		name = ""
 	}
 	if name == "" {

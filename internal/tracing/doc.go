@@ -14,15 +14,16 @@
 // of a run are children of its firing, on whichever node they are made: the ids of the trace and of
 // the firing are a hash of the run's identity (Firing), so nothing has to be stored or sent.
 //
-// The sampler decides about a firing as about the add: it gets the context of the add as the
-// parent. Nodes with the same settings so decide alike, and a sampled order has a sampled firing.
+// The sampler gets the context of the add as the parent of the firing, so it decides about the
+// firing as about the add. Nodes with the same settings decide alike, and the firing of a sampled
+// add is sampled.
 //
 // # Guarantees
 //
-// Without an endpoint New returns a nil *Tracer, whose users make no call for it; nil spans do
-// nothing. No call blocks: spans go to a queue with a bound, one goroutine sends them in batches, and
-// what does not fit, or cannot be sent, is dropped and counted (belfry_trace_spans_dropped_total).
-// Stop sends what is queued until its context ends.
+// Without an endpoint New returns a nil *Tracer. Callers then start no spans; a nil *Span does
+// nothing. No call blocks: spans go to a bounded queue, and one goroutine sends them in batches. Spans
+// that do not fit, or cannot be sent, are dropped and counted (belfry_trace_spans_dropped_total).
+// Stop sends the queued spans until its context ends.
 //
 // No span has the data of an event, the path or the query of a URL, a header or an error text of a
 // callee.

@@ -81,8 +81,7 @@ func (c *Config) tls() (*tls.Config, error) {
 	return out, nil
 }
 
-// send implements sender. It repeats a request that the receiver may take later, as OTLP says,
-// until ctx ends.
+// send implements sender. It repeats a request that OTLP calls retryable until ctx ends.
 func (e *exporter) send(ctx context.Context, spans []sdktrace.ReadOnlySpan) (int64, error) {
 	body, err := e.body(spans)
 	if err != nil {
@@ -119,8 +118,8 @@ func (e *exporter) body(spans []sdktrace.ReadOnlySpan) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// post makes one request. after is the minimum pause before it is repeated, negative if it must not
-// be. Errors have no headers, and no URL with its credentials.
+// post makes one request. after is the minimum pause before the request is repeated; negative if it
+// must not be repeated. Errors contain no headers and no credentials.
 func (e *exporter) post(ctx context.Context, body []byte) (refused int64, after time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, bytes.NewReader(body))
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 
 // Firing identifies the trace of a run. Equal Firings have the same trace on every node.
 type Firing struct {
-	// Run is the run, and AddedMs the time of its add in Unix milliseconds. Without it a timer that is
-	// added again after its retention would have the trace of the one before.
+	// Run is the run, and AddedMs the time of its add in Unix milliseconds. AddedMs distinguishes a
+	// timer that is added again after its retention from the earlier timer with the same id.
 	Run     schemas.RunID
 	AddedMs int64
 	// Add is the context that the event carries; the zero value for none.
 	Add schemas.TraceContext
 }
 
-// FiringOf returns the Firing of a claim and the message that has it.
+// FiringOf returns the Firing of a claim. header and data are those of the event's message.
 func FiringOf(c schemas.Claim, header map[string][]string, data []byte) Firing {
 	return Firing{Run: c.RunID(), AddedMs: c.AddedMs, Add: schemas.TraceOf(header, data)}
 }
@@ -38,7 +38,8 @@ func (f *Firing) ids() (trace.TraceID, trace.SpanID) {
 	return trace.TraceID(sum[:16]), trace.SpanID(sum[16:24])
 }
 
-// contextOf returns a context as OpenTelemetry has it; an invalid one for none.
+// contextOf converts a trace context to OpenTelemetry's type. Without a context, or for a malformed
+// one, the result is not valid.
 func contextOf(c schemas.TraceContext) trace.SpanContext {
 	if c.Parent == "" {
 		return trace.SpanContext{}
@@ -62,7 +63,7 @@ func contextOf(c schemas.TraceContext) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, TraceFlags: trace.TraceFlags(flags[0]) & trace.FlagsSampled, TraceState: state, Remote: true})
 }
 
-// traceParent returns a context as the header traceparent has it.
+// traceParent returns a context in the format of the header traceparent.
 func traceParent(c trace.SpanContext) string {
 	b := append(make([]byte, 0, 55), "00-"...)
 	id, span := c.TraceID(), c.SpanID()
@@ -71,15 +72,16 @@ func traceParent(c trace.SpanContext) string {
 	return string(hex.AppendEncode(b, []byte{byte(c.TraceFlags() & trace.FlagsSampled)}))
 }
 
-// decision is the key of a context's value: the sdktrace.SamplingResult for a span in a run's trace.
-// rootIDs is that of the firing's own ids, a *Firing.
+// Keys of values in a context. decision has the sdktrace.SamplingResult for the spans of a run's
+// trace. rootIDs has the *Firing whose root span is started.
 type decision struct{}
 
 type rootIDs struct{}
 
-// decide returns a context that carries the decision of the sampler about a firing. The parent is the
-// add, and so is the id of the trace by which a ratio decides, so that the add and its firing are
-// both sent or both not. The traces of firings without an add that is known decide by their own id.
+// decide returns a context with the decision of the sampler about a firing. The sampler gets the add
+// as the parent, and a ratio sampler decides by the trace id of the add, so the add and its firing
+// are either both sent or both dropped. If the event carries no context, the trace id of the firing
+// decides.
 func (t *Tracer) decide(f *Firing) context.Context {
 	add := contextOf(f.Add)
 	p := sdktrace.SamplingParameters{ParentContext: trace.ContextWithRemoteSpanContext(context.Background(), add), TraceID: add.TraceID(), Name: nameFire}
@@ -102,7 +104,7 @@ func (t *Tracer) inRun(f *Firing) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, TraceFlags: flags, Remote: true}))
 }
 
-// runSampler is a sampler for spans of which the context may already carry the decision.
+// runSampler returns the decision in the context of a span, and asks its Sampler if there is none.
 type runSampler struct{ sdktrace.Sampler }
 
 // ShouldSample implements sdktrace.Sampler.
@@ -113,7 +115,7 @@ func (s runSampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.Samplin
 	return s.Sampler.ShouldSample(p)
 }
 
-// idGenerator makes random ids, but those of a firing whose context carries it.
+// idGenerator makes random ids, except for the root span of a firing (rootIDs).
 type idGenerator struct{}
 
 // NewIDs implements sdktrace.IDGenerator.

@@ -14,8 +14,8 @@ import (
 // collector/trace/v1) in protobuf's binary form. The numbers of the fields never change. The
 // generated types bring gRPC into the program, see docs/adr/0025.
 
-// Bits of the field flags, above those of the trace context: whether the parent, or the linked span,
-// is known to be remote, and whether it is.
+// Bits of the field flags, above the bits of the trace context. The first says that the second is
+// set, the second that the parent or the linked span is remote.
 const (
 	flagHasIsRemote = 0x100
 	flagIsRemote    = 0x200
@@ -78,8 +78,8 @@ func encodeStatus(s sdktrace.Status) []byte {
 	return b
 }
 
-// encodeAttribute encodes a KeyValue. The attributes of this package are texts and integers; any
-// other value, as from OTEL_RESOURCE_ATTRIBUTES, is a text, too.
+// encodeAttribute encodes a KeyValue. The attributes of this package are texts and integers. Any
+// other value is encoded as its text.
 func encodeAttribute(kv attribute.KeyValue) []byte {
 	var value []byte
 	switch kv.Value.Type() {

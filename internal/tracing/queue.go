@@ -58,7 +58,7 @@ type sender interface {
 }
 
 // queue is a bounded queue of ended spans, which one goroutine sends in batches. It is the only
-// sdktrace.SpanProcessor: the SDK's does not tell how many spans it drops.
+// sdktrace.SpanProcessor. The SDK's batch processor does not report how many spans it drops.
 type queue struct {
 	c        Config
 	sender   sender
@@ -67,8 +67,8 @@ type queue struct {
 	failures throttle.Log
 
 	spans chan sdktrace.ReadOnlySpan
-	// exporting ends when what is not sent yet is dropped; stopping is closed when stop begins,
-	// done when all is sent or dropped.
+	// exporting ends when the rest of the queue must be dropped. stopping is closed when stop
+	// begins, done when every span is sent or dropped.
 	exporting      context.Context
 	drop           context.CancelFunc
 	stopping, done chan struct{}
@@ -157,7 +157,7 @@ func (q *queue) run() {
 	}
 }
 
-// send sends a batch, and counts what became of it.
+// send sends a batch, and counts the spans that were sent, rejected and dropped.
 func (q *queue) send(batch []sdktrace.ReadOnlySpan) {
 	if len(batch) == 0 {
 		return

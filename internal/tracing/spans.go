@@ -37,10 +37,11 @@ const (
 // Span is a span that has not ended. A nil *Span does nothing.
 type Span struct{ span trace.Span }
 
-// Parent returns the span's context for the header traceparent of what follows from it.
+// Parent returns the value of the header traceparent for requests and messages that the span causes.
 func (s *Span) Parent() string { return traceParent(s.span.SpanContext()) }
 
-// End ends a span. An error becomes its status: its code, without a text that may quote an event.
+// End ends a span. For an error it sets the status of the span to the error's code. The text of the
+// error may quote an event, so the span does not have it.
 func (s *Span) End(err error) {
 	if s == nil {
 		return
@@ -71,8 +72,8 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at
 	return &Span{span}
 }
 
-// Add starts the span of an add, which ends with EndAdd. parent is the context that the event carries.
-// subject is the subject that the event came on if it came on a stream, else "".
+// Add starts the span of an add, which ends with EndAdd. parent is the trace context in the event.
+// subject is the NATS subject of an event that came through a stream, otherwise "".
 func (t *Tracer) Add(parent schemas.TraceContext, subject string) *Span {
 	ctx := trace.ContextWithRemoteSpanContext(context.Background(), contextOf(parent))
 	if subject == "" {
@@ -116,8 +117,8 @@ func (t *Tracer) Publish(f Firing, subject string) *Span {
 		attribute.String("messaging.operation.type", "send"), attribute.String("messaging.destination.name", subject))...)
 }
 
-// Fired makes the span of a firing, from the claim to the event in its stream. late is the time from
-// the due time to the event.
+// Fired makes the root span of a firing, from begun, the time of the claim, to the present. late is
+// the time from the due time until the stream stored the event.
 func (t *Tracer) Fired(f Firing, service string, begun time.Time, late time.Duration) {
 	ctx := context.WithValue(t.decide(&f), rootIDs{}, &f)
 	options := []trace.SpanStartOption{trace.WithTimestamp(begun),
@@ -131,7 +132,7 @@ func (t *Tracer) Fired(f Firing, service string, begun time.Time, late time.Dura
 
 // Attempt describes one callback attempt.
 type Attempt struct {
-	// Spec is that of the fired event.
+	// Spec is parsed from the fired event.
 	Spec *schemas.Spec
 	// Target is the URL or the nats: subject that is called.
 	Target string
@@ -155,7 +156,8 @@ func (t *Tracer) Attempt(f Firing, a Attempt) *Span {
 	return t.start(t.inRun(&f), name, trace.SpanKindClient, attributes...)
 }
 
-// ofURL returns the host and the port of a URL. Its path, as its query, may be a credential.
+// ofURL returns the scheme, host and port of a URL. It leaves out the path and the query, because
+// they may contain credentials.
 func ofURL(target string) []attribute.KeyValue {
 	u, err := url.Parse(target)
 	if err != nil || u.Hostname() == "" {

@@ -31,9 +31,8 @@ type Tracer struct {
 // Node describes the node to the receiver of the spans.
 type Node struct{ Name, Version string }
 
-// New starts to send spans; the caller calls Stop. It returns nil without an endpoint. It does not
-// connect. Errors: schemas.CodeConfig for unusable files with certificates, and those of the
-// Registerer.
+// New returns a Tracer that sends spans until Stop, and nil without an endpoint. It does not connect.
+// Errors: schemas.CodeConfig for certificate files that cannot be used, and errors of the Registerer.
 func New(c Config, n Node, reg prometheus.Registerer, log zerolog.Logger) (*Tracer, error) {
 	if c.Endpoint == "" {
 		return nil, nil

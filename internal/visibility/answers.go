@@ -11,9 +11,9 @@ import (
 // Answers answers the requests of the API. It implements router.History.
 type Answers struct{ *Visibility }
 
-// Find returns the record of a timer as the index has it, without its event and without the
-// credentials of its callback, and a time up to which the index has every change. Errors:
-// schemas.ErrNotFound, schemas.ErrUnavailable.
+// Find returns the record of a timer from the index, without its event and without the credentials of
+// its callback, and a time up to which the index has every change. Errors: schemas.ErrNotFound,
+// schemas.ErrUnavailable.
 func (a Answers) Find(ctx context.Context, id schemas.TimerID) (store.Timer, time.Time, error) {
 	asOf := a.Progress().AsOf
 	e, err := a.Get(ctx, id)
@@ -23,7 +23,8 @@ func (a Answers) Find(ctx context.Context, id schemas.TimerID) (store.Timer, tim
 	return store.Timer{ID: id, Rev: e.Timer.Revision, StoredMs: e.Stored.UnixMilli(), Record: e.Record}, asOf, nil
 }
 
-// freshness is as of before the question is answered.
+// freshness describes the index. It must be read before the answer, so that the answer is at least
+// that fresh.
 func (a Answers) freshness() schemas.Freshness {
 	p := a.Progress()
 	return schemas.Freshness{From: schemas.FromHistory, AsOf: p.AsOf, Behind: p.Behind, CountsOnly: p.CountsOnly}
@@ -81,7 +82,7 @@ func queryOf(q *schemas.SearchRequest) (Query, error) {
 	return vq, nil
 }
 
-// parseTime parses a time of a request, and leaves into alone if there is none.
+// parseTime parses a time of a request. It leaves into unchanged if text is empty.
 func parseTime(name, text string, into *time.Time) (err error) {
 	if text == "" {
 		return nil
@@ -103,7 +104,7 @@ func (a Answers) CountsFor(ctx context.Context, q schemas.CountsRequest, service
 		return schemas.CountsReply{}, err
 	}
 	if cq.From.IsZero() != cq.To.IsZero() {
-		return schemas.CountsReply{}, schemas.Errorf(schemas.CodeBadRequest, "give both from and to, or none of them")
+		return schemas.CountsReply{}, schemas.Errorf(schemas.CodeBadRequest, "give both from and to, or neither")
 	}
 	if q.Bucket != "" {
 		var err error

@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Bounds of the dictionaries, which are in memory. What exceeds them is stored under the number
-// of a coarser value, and is found by reading the entries of that.
+// Bounds of the dictionaries, which are in memory. A value beyond a bound gets the number of a coarser
+// value; a search then reads all entries of the coarser value.
 const (
 	maxSeries = 50_000
 	maxErrors = 10_000
@@ -41,8 +41,8 @@ func hostOf(callback string) string {
 	return strings.ToLower(u.Host)
 }
 
-// errorKey is an error text as it is in the dictionary: in lower case, and each number replaced by
-// "#", so that errors of one cause are one.
+// errorKey returns the key of an error text in the dictionary: in lower case, with "#" for each number,
+// so that errors with the same cause have the same key.
 func errorKey(text string) string {
 	var b strings.Builder
 	b.Grow(len(text))

@@ -1,5 +1,4 @@
-// Package visibility finds timers, and keeps what became of them: an index of the records of
-// all shards for search, history and charts.
+// Package visibility indexes the records of all shards for search, history and charts.
 //
 //	buckets timers_0 … timers_<n>          the truth
 //	       │ one Reader.Tail a shard (consumers without acknowledgement)
@@ -13,9 +12,8 @@
 //
 // It is never on the firing path: nothing waits for it, it writes nothing to JetStream, and it
 // spends at most the share maxDuty of one CPU on writing. Progress.AsOf is a time up to which the
-// store has every change that the buckets have; what happened later may be absent. A timer is as
-// the last change that the store has seen left it, so an Entry may be out of date: a caller that decides
-// by it reads the record.
+// store has every change in the buckets; later changes may be absent. So an Entry may be out of date:
+// a caller must read the record before it decides by it.
 //
 // The offset of a shard is in the same transaction as the rows up to it. A process that is killed
 // therefore continues where the rows end. Timers that are done stay for the setting history, within
@@ -36,5 +34,5 @@
 // compares its open timers with the buckets, and removes those whose record is gone.
 //
 // Without disk space, or when the file cannot be written, the Follower keeps its offsets, retries,
-// and says so in Progress.Problem. Search then answers from what there is.
+// and sets Progress.Problem. Search then answers from the entries that it has.
 package visibility

@@ -17,7 +17,8 @@ import (
 const (
 	// maxQueued bounds the changed timers that wait to be written, about 1 kB each.
 	maxQueued = 20_000
-	// tailPace is the interval at which a shard is read: changes of a timer within it are one.
+	// tailPace is the interval at which a shard is read. Several changes of a timer within it count as
+	// one.
 	tailPace = 250 * time.Millisecond
 	// writePace is the interval of transactions.
 	writePace = time.Second
@@ -25,12 +26,12 @@ const (
 	maxDuty = 0.5
 	// checkPace is the interval at which the offsets are compared with the streams.
 	checkPace = 2 * time.Second
-	// prunePace is the interval at which old entries are removed, savePace that at which the offsets
-	// are written when nothing changes.
+	// prunePace is the interval at which old entries are removed. savePace is the interval at which
+	// the offsets are written when nothing changes.
 	prunePace = 10 * time.Second
 	savePace  = time.Minute
-	// minCounting is the least time for which the Follower only counts, so that it does not
-	// alternate.
+	// minCounting is the minimum time for which the Follower only counts, so that it does not change
+	// its mode too often.
 	minCounting = 5 * time.Second
 	// maxOverlay bounds the counters while it only counts.
 	maxOverlay = 100_000
@@ -41,7 +42,7 @@ const (
 // Buckets is the part of the store that is followed; *store.Store has it.
 type Buckets interface {
 	Geometry() schemas.Geometry
-	// Retention is how long the record of a timer that is done stays.
+	// Retention returns the time for which the record of a timer stays after the timer is done.
 	Retention() time.Duration
 	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer)) (*store.Tail, error)
 	Newest(ctx context.Context, shard int) (store.Newest, error)
@@ -119,7 +120,7 @@ func (q *queue) put(c *Change) {
 	}
 }
 
-// passBy takes note of a record that has no row.
+// passBy advances the revision of a shard past a record that has no row.
 func (q *queue) passBy(shard int, revision uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -212,11 +213,11 @@ type follower struct {
 	target []uint64
 	// rowCost is the measured time of a row.
 	rowCost time.Duration
-	// counted is since when it only counts.
+	// counted is the time since which it only counts.
 	counted time.Time
 
 	wrote, checked, pruned, saved time.Time
-	// busyUntil is the end of the pause that the last writing demands.
+	// busyUntil is the end of the pause after the last write (maxDuty).
 	busyUntil time.Time
 	// rate is the number of changes a second since the last batch.
 	rate float64
@@ -224,8 +225,8 @@ type follower struct {
 	grown int
 }
 
-// errOther says that the store's rows are of other buckets.
-var errOther = errors.New("the entries are of other buckets")
+// errOther is the error for a store with the rows of other buckets.
+var errOther = errors.New("the entries belong to other buckets")
 
 // run follows until ctx ends, or an error makes another store necessary.
 func (f *follower) run(ctx context.Context) error {
@@ -247,14 +248,14 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// flush writes what is queued when the node stops.
+// flush writes the queued changes when the node stops.
 func (f *follower) flush() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopBound/2)
 	defer cancel()
 	return f.writeQueued(ctx)
 }
 
-// open reads the stored offsets, and checks that they are of these buckets.
+// open reads the stored offsets, and checks that they belong to these buckets.
 func (f *follower) open(ctx context.Context) error {
 	shards := f.o.Buckets.Geometry().Shards
 	f.offsets, f.asOf, f.target = make([]Offset, shards), make([]int64, shards), make([]uint64, shards)
@@ -280,8 +281,8 @@ func (f *follower) open(ctx context.Context) error {
 	return nil
 }
 
-// begin starts to read after the stored offsets. Rows that are older than records are kept are
-// compared with the buckets first: their records may have expired unseen.
+// begin starts to read after the stored offsets. If these are older than the retention of records, it
+// first compares the open rows with the buckets: their records may have expired in the meantime.
 func (f *follower) begin(ctx context.Context) error {
 	after := make([]uint64, len(f.offsets))
 	for shard := range f.offsets {
@@ -323,7 +324,7 @@ func (f *follower) reconcile(ctx context.Context, shard int) error {
 		return found
 	})
 	if removed > 0 {
-		f.log.Info().Int("shard", shard).Int("entries", removed).Msg("open entries removed: their records have changed or expired while nobody read them")
+		f.log.Info().Int("shard", shard).Int("entries", removed).Msg("open entries removed: their records changed or expired while this node did not read them")
 	}
 	return err
 }
@@ -336,7 +337,7 @@ func (f *follower) offer(shard int, t *store.Timer) {
 		return
 	}
 	c := Change{Shard: shard, ID: t.ID, Revision: t.Rev, StoredMs: t.StoredMs, Record: *r, Attributes: f.o.attributes(&r.Body)}
-	c.Record.Body = schemas.Body{} // its data is part of a larger message
+	c.Record.Body = schemas.Body{} // it would keep the whole message in memory
 	f.queue.put(&c)
 }
 
@@ -348,8 +349,8 @@ func (f *follower) stopTails() {
 	f.tails = nil
 }
 
-// wait waits until it is time to write: after the pause that the last writing demands, when the queue
-// is full or writePace has passed.
+// wait waits until the next write: until the pause after the last write has ended (busyUntil), and the
+// queue is full or writePace has passed.
 func (f *follower) wait(ctx context.Context) error {
 	if err := waitFor(ctx, f.busyUntil, nil); err != nil {
 		return err
@@ -377,7 +378,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// step writes what is queued, and looks after all that has a slower pace.
+// step writes the queued changes, and does the work of checkPace, prunePace and savePace that is due.
 func (f *follower) step(ctx context.Context) error {
 	if err := f.store.Err(); err != nil {
 		return err
@@ -398,7 +399,7 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
-// writeQueued writes what is queued.
+// writeQueued writes the queued changes.
 func (f *follower) writeQueued(ctx context.Context) error {
 	begun := time.Now()
 	changes, read, arrived := f.queue.take()
@@ -406,7 +407,7 @@ func (f *follower) writeQueued(ctx context.Context) error {
 	for _, c := range changes {
 		b.Changes = append(b.Changes, c)
 	}
-	// Neighbours in the index of due times are written together.
+	// The order of due times writes neighbouring index entries together.
 	slices.SortFunc(b.Changes, func(a, b Change) int { return cmp.Compare(a.Record.DueMs, b.Record.DueMs) })
 	save := begun.Sub(f.saved) >= savePace
 	for shard := range f.offsets {
@@ -480,8 +481,9 @@ func (f *follower) check(ctx context.Context) {
 	})
 }
 
-// prune removes old entries for the time writePace, but of a store that is too large more than were written
-// since, so that it does not grow where writing is slow.
+// prune removes old entries for at most writePace, or for longer until it has removed more entries than
+// were written since the last prune. So a store that is too large does not grow, even if writes are
+// slow.
 func (f *follower) prune(ctx context.Context) error {
 	begun := time.Now()
 	for total := 0; ; {
@@ -502,7 +504,8 @@ func (f *follower) prune(ctx context.Context) error {
 	}
 }
 
-// changeMode reports the mode, and ends counting when the load allows to write rows again.
+// changeMode publishes the mode in Progress, and ends counting when the load is low enough to write
+// rows.
 func (f *follower) changeMode(ctx context.Context) error {
 	m, queued, skipped := f.queue.state()
 	f.report(func(p *Progress) {

@@ -21,7 +21,8 @@ type candidate struct {
 	refused bool
 }
 
-// stream is the rest of a source: the rows that were read, and where to read on.
+// stream reads a source: it has the rows that were read and not passed on, and the position to read
+// on from.
 type stream struct {
 	src   *source
 	read  []candidate // in the order of the page
@@ -154,7 +155,7 @@ func (m *merge) Pop() any {
 	return st
 }
 
-// rowColumns are what a filter compares.
+// rowColumns are the columns of a row that a filter compares.
 type rowColumns struct {
 	state         schemas.State
 	series, error int64
@@ -169,11 +170,12 @@ const (
 	otherColumns   = ", i.event, i.grp, i.recurs, i.due, i.done"
 )
 
-// filter compares the columns of a row with the fields of a query that the query's sources do not have, so
-// that few records are decoded in vain. A row that it allows is compared as a whole (Query.selects).
+// filter compares the columns of a row with the fields of a query that the query's sources do not
+// check, so that few records are decoded in vain. Query.selects then checks the whole row.
 type filter struct {
 	q *Query
-	// series and errors say by number - 1 which of them match; nil for all. Later numbers match.
+	// series and errors have, at number - 1, whether the value matches; nil for all. Numbers beyond
+	// the end match.
 	series, errors   []bool
 	dueFrom, dueTo   int64
 	doneFrom, doneTo int64

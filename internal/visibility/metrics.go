@@ -38,9 +38,9 @@ func newMetrics(r prometheus.Registerer, progress func() Progress) (*metrics, er
 			}
 			return float64(p.AsOf.UnixMilli()) / 1000
 		}),
-		gauge("visibility_counting", "1 while timers change faster than the search index can be written, and outcomes are counted only.", func(p Progress) float64 { return flag(p.CountsOnly) }),
+		gauge("visibility_counting", "1 while timers change faster than the search index can be written, and their outcomes are only counted.", func(p Progress) float64 { return flag(p.CountsOnly) }),
 		gauge("visibility_failing", "1 while the search index cannot be written.", func(p Progress) float64 { return flag(p.Problem != "") }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "belfry", Name: "visibility_dropped_total", Help: "Changes that were counted only, and read again later, because the search index could not keep up."}, func() float64 { return float64(progress().Skipped) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "belfry", Name: "visibility_dropped_total", Help: "Changes that were only counted, and read again later, because the search index could not keep up."}, func() float64 { return float64(progress().Skipped) }),
 	}
 	if r == nil {
 		return m, nil

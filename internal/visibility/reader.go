@@ -13,8 +13,9 @@ type reader struct {
 	stmts map[string]*sql.Stmt
 }
 
-// reading is a transaction of a reader. ctx bounds it: it is looked at before each statement, because
-// database/sql and the driver start a goroutine for each statement whose context can end.
+// reading is a transaction of a reader. ctx bounds it: each checks ctx before a statement. It does not
+// pass ctx on, because database/sql and the driver start a goroutine for each statement with a context
+// that can end.
 type reading struct {
 	ctx context.Context
 	r   *reader

@@ -18,9 +18,9 @@ const schemaVersion = 3
 
 // tables are the tables and indexes of the store.
 //
-// A search reads (key, n) pairs from one or a few indexes that are in its order, then the rows. The
-// six attributes that most entries share are in series, so that the two indexes by series serve all
-// of them; the indexes whose names end in _done have only entries that are done. Zero is "not yet".
+// A search reads (key, n) pairs from one or a few indexes in its order, then the rows. The attributes
+// that most entries share are in series, so that the two indexes by series serve all of them. An index
+// whose name ends in _done has only entries that are done. A time of zero means "not yet".
 //
 // The columns after n in an index are no part of its order: with them a search compares series, states and
 // errors without the rows. Only indexes have them that a change of these columns rewrites anyway: those by state
@@ -67,12 +67,12 @@ CREATE TABLE spans(sort INTEGER, hour INTEGER, state INTEGER, least INTEGER NOT 
 const (
 	// fileName is the name of the file in the folder of the store.
 	fileName = "history.db"
-	// readers bounds the connections that read, and so the questions that are answered at a time.
+	// readers is the number of connections that read, which bounds the concurrent calls of a Reader.
 	readers = 4
 	// writeCache and readCache bound the memory of a connection, in KiB.
 	writeCache = 32 << 10
 	readCache  = 4 << 10
-	// maxLog is the size in bytes to which the log of changes is cut off once they are in the file.
+	// maxLog is the size in bytes to which SQLite truncates its write-ahead log after a checkpoint.
 	maxLog = 128 << 20
 )
 
@@ -99,7 +99,7 @@ func openDB(path string, write bool) (*sql.DB, error) {
 	return db, nil
 }
 
-// errVersion says that a file has another schema.
+// errVersion is the error for a file with another schema.
 var errVersion = errors.New("the file has another schema")
 
 // makeTables makes the tables in an empty file, and checks the schema of another one.

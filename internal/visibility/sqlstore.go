@@ -15,7 +15,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// ErrDamagedFile says that SQLite cannot use the file: it is to be deleted and built again.
+// ErrDamagedFile is the error if SQLite cannot use the file. The caller must delete and rebuild it.
 var ErrDamagedFile = errors.New("the file of the search index is damaged")
 
 // sqlStore is the embedded Store. Write, Prune, Reconcile and Offsets are for one goroutine.
@@ -26,10 +26,10 @@ type sqlStore struct {
 	conn     *sql.Conn // of write
 	prepared map[string]*sql.Stmt
 	read     *sql.DB
-	// readers are the connections of read that are not in use, all of them.
+	// readers has the idle connections of read.
 	readers chan *reader
 	all     []*reader
-	// damage is the error of a reader that has found the file damaged.
+	// damage is the first error by which a reader found the file damaged; nil for none.
 	damage atomic.Pointer[error]
 	// work and few replace maxWork and maxFew in tests.
 	work, few int64
@@ -93,8 +93,7 @@ func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
 	return s, nil
 }
 
-// damaged reports whether an error says that SQLite cannot use a file, or that it has bytes that nobody
-// has written.
+// damaged reports whether an error means that SQLite cannot use a file, or that its content is corrupt.
 func damaged(err error) bool {
 	if errors.Is(err, ErrDamagedFile) {
 		return true
@@ -107,7 +106,7 @@ func damaged(err error) bool {
 	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB || e.Code() == sqlite3.SQLITE_IOERR_SHORT_READ
 }
 
-// asDamaged returns an error as ErrDamagedFile, if it says that the file is damaged.
+// asDamaged wraps an error as ErrDamagedFile if damaged reports true for it.
 func asDamaged(err error) error {
 	if err == nil || !damaged(err) || errors.Is(err, ErrDamagedFile) {
 		return err
@@ -115,7 +114,7 @@ func asDamaged(err error) error {
 	return fmt.Errorf("%w: %w", ErrDamagedFile, err)
 }
 
-// noteDamage takes note of the error of a reader, for Err, if it says that the file is damaged.
+// noteDamage keeps the error of a reader for Err if damaged reports true for it.
 func (s *sqlStore) noteDamage(err error) {
 	if damaged(err) {
 		err = asDamaged(err)
@@ -212,7 +211,7 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	}
 	if err != nil {
 		_, undo := s.conn.ExecContext(ctx, "ROLLBACK")
-		// The dictionary may have numbers that were not stored.
+		// After a rollback the dictionary may have numbers that are not stored.
 		return errors.Join(err, undo, s.dict.load(ctx, s.read))
 	}
 	s.dict.add(w.totals, w.failed)

@@ -26,7 +26,8 @@ const (
 // Query selects timers, schedules and runs of schedules. An empty field selects all. Every field but
 // Error and IDPrefix is compared as a whole, and case matters.
 type Query struct {
-	// Text selects entries whose event id, source or type it is. A last "*" makes it an IDPrefix.
+	// Text selects entries with this event id, source or type. With a "*" at its end, the text before
+	// it is an IDPrefix.
 	Text string
 	// ID is an event id. IDPrefix is the start of an event id; a page is then ordered by event id,
 	// whatever Sort is.
@@ -69,15 +70,14 @@ type Entry struct {
 	// before the first claim.
 	Shard int
 	Epoch uint64
-	// Host is that of Query.Host; "" without a callback.
+	// Host is the value that Query.Host selects by; "" without a callback.
 	Host string
-	// Attributes are those of Query.Attributes that the event has. An entry that the store has seen
-	// only after it was done has none, because its record has no event then.
+	// Attributes are the indexed attributes of the event. An entry whose first stored change was its
+	// end has none, because the record of a done timer has no event.
 	Attributes map[string]string
-	// Stored is when this revision was stored.
+	// Stored is the time at which this revision was stored.
 	Stored time.Time
-	// Record is the record as it is stored here: without its event, and without the credentials of
-	// its callback.
+	// Record is the record, without its event and without the credentials of its callback.
 	Record schemas.Record
 }
 
@@ -88,7 +88,7 @@ type Page struct {
 	Cursor  string
 }
 
-// CountsQuery selects what Counts counts.
+// CountsQuery selects the entries and periods of Counts.
 type CountsQuery struct {
 	// Tenant is as in Query. Service is one service; "" for all.
 	Tenant  *string
@@ -108,7 +108,7 @@ const MaxBuckets = 1500
 // Counts are numbers of entries. Schedules count in Totals only, their runs as timers.
 type Counts struct {
 	Totals []Total
-	// Buckets are in the order of time. Those with nothing in them are absent.
+	// Buckets are in the order of time. Empty buckets are absent.
 	Buckets []Bucket
 }
 
@@ -124,15 +124,16 @@ type Bucket struct {
 	Start time.Time
 	// Tenant and Service are empty without CountsQuery.ByService.
 	Tenant, Service string
-	// Added and Fired are the timers that were added, and that fired first, in this period.
+	// Added and Fired count the timers that were added, and that fired for the first time, in this
+	// period.
 	Added, Fired int64
-	// Done are the timers that reached a final state in this period, by that state.
+	// Done counts the timers that reached a final state in this period, by that state.
 	Done map[schemas.State]int64
-	// Due are the timers that are open and due in this period.
+	// Due counts the open timers that are due in this period.
 	Due int64
 }
 
-// Progress says how complete the store is.
+// Progress describes how complete the store is.
 type Progress struct {
 	// AsOf is a time up to which the store has every change; zero before the first one is known.
 	AsOf time.Time
@@ -148,32 +149,33 @@ type Progress struct {
 	Rows, Bytes int64
 	// Skipped is the number of changes that were counted only, since the process started.
 	Skipped uint64
-	// Problem says why nothing is written at present; "" if it is.
+	// Problem is the reason why the store is not written at present; "" if it is written.
 	Problem string
 }
 
 // Reader answers questions. Safe for concurrent use. *Visibility is one.
 type Reader interface {
 	// Search returns a page. It always reads an index, never all rows. Errors:
-	// schemas.CodeBadRequest for a query that it cannot answer, schemas.ErrUnavailable, also if
-	// the answer would take longer than ReadTimeout.
+	// schemas.CodeBadRequest for an invalid query, and schemas.ErrUnavailable, also if the answer
+	// would take longer than ReadTimeout.
 	Search(ctx context.Context, q Query) (Page, error)
 	// Get returns one entry. Errors: schemas.ErrNotFound, schemas.ErrUnavailable.
 	Get(ctx context.Context, id schemas.TimerID) (Entry, error)
 	// Counts returns numbers for charts. Errors are those of Search.
 	Counts(ctx context.Context, q CountsQuery) (Counts, error)
-	// Progress says how complete the answers are. It does not wait.
+	// Progress describes how complete the answers are. It does not wait.
 	Progress() Progress
 }
 
 // ReadTimeout bounds a call of a Reader.
 const ReadTimeout = 5 * time.Second
 
-// Change is a new state of a timer, as the Follower has read it.
+// Change is a new state of a timer that the Follower has read.
 type Change struct {
 	Shard int
 	ID    schemas.TimerID
-	// Revision is the record's, StoredMs its time in Unix milliseconds.
+	// Revision is the revision of the record, StoredMs the time at which it was stored, in Unix
+	// milliseconds.
 	Revision uint64
 	StoredMs int64
 	Record   schemas.Record
@@ -181,8 +183,8 @@ type Change struct {
 	Attributes map[string]string
 }
 
-// Offset is how far the rows of a shard go. Stream identifies the shard's stream: a stream that was
-// made again has another one.
+// Offset is the position up to which the rows have a shard's stream. Stream identifies the stream: a
+// stream that was deleted and created again has another value.
 type Offset struct {
 	Stream   string
 	Revision uint64
@@ -190,14 +192,14 @@ type Offset struct {
 	AsOfMs int64
 }
 
-// Batch is what one transaction writes: the changes, and the offsets that hold after them.
+// Batch is the content of one transaction: changes, and the offsets after them.
 type Batch struct {
 	Changes []Change
 	Offsets map[int]Offset
 }
 
-// Store keeps the entries. The embedded store is the only implementation; another SQL database could
-// be another one. One goroutine writes, any number reads.
+// Store keeps the entries. The embedded store is the only implementation; the interface allows another
+// database. One goroutine writes, any number reads.
 type Store interface {
 	Search(ctx context.Context, q Query) (Page, error)
 	Get(ctx context.Context, id schemas.TimerID) (Entry, error)

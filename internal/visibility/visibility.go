@@ -32,12 +32,12 @@ type Options struct {
 	Buckets Buckets
 	// Folder is the folder of the file. No other process may use it.
 	Folder string
-	// History is how long entries that are done are kept, HistoryBytes the size of the file above
-	// which the oldest of them are removed earlier. Entries that are open stay.
+	// History is the time for which an entry is kept after it is done. Above HistoryBytes bytes of
+	// the file, the oldest done entries are removed earlier. Open entries stay.
 	History      time.Duration
 	HistoryBytes int64
-	// Attributes are the names of attributes of events, of their own or subject, by which entries
-	// can be found; at most MaxAttributes.
+	// Attributes are the names of extension attributes, or subject, by which entries can be found;
+	// at most MaxAttributes.
 	Attributes []string
 	// NowMs is the cluster's time, in Unix milliseconds.
 	NowMs      func() int64
@@ -65,7 +65,7 @@ func (o *Options) attributes(b *schemas.Body) map[string]string {
 	found := map[string]string{}
 	e, err := b.Event()
 	if err != nil {
-		return found // the router accepted it, so a newer version did
+		return found // the parse fails only for an event that a newer version accepted
 	}
 	for _, name := range o.Attributes {
 		if name == "subject" && e.Subject() != "" {
@@ -85,13 +85,13 @@ func CheckAttributes(names []string) error {
 	for i, name := range names {
 		valid := name != "" && len(name) <= schemas.MaxNameLength && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 		if !valid || slices.Contains(names[:i], name) || slices.Contains([]string{"id", "source", "type", "time", "data", "specversion", "datacontenttype", "dataschema"}, name) {
-			return schemas.Errorf(schemas.CodeConfig, "history-attributes: %.80q is not the name of an attribute of your own, or occurs twice", name)
+			return schemas.Errorf(schemas.CodeConfig, "history-attributes: %.80q is not the name of an extension attribute, or is a duplicate", name)
 		}
 	}
 	return nil
 }
 
-// Visibility keeps the embedded store, and answers from it. It is a Reader.
+// Visibility keeps the embedded store up to date, and answers from it. It is a Reader.
 type Visibility struct {
 	o Options
 	// life ends with Stop.
@@ -105,7 +105,7 @@ type Visibility struct {
 	mu       sync.Mutex
 	progress Progress
 
-	// use is held for reading by those who use store, for writing to replace it.
+	// use guards store: read-locked while a call uses it, write-locked to replace it.
 	use   sync.RWMutex
 	store Store
 }
@@ -126,8 +126,8 @@ func New(o Options) (*Visibility, error) {
 	return v, err
 }
 
-// Start begins to follow the buckets. It does not wait, and an error of the file does not stop the
-// node: Progress says so.
+// Start begins to follow the buckets. It does not wait. An error of the file does not stop the node:
+// Progress.Problem has it.
 func (v *Visibility) Start() {
 	v.started = true
 	go func() {
@@ -136,8 +136,8 @@ func (v *Visibility) Start() {
 	}()
 }
 
-// Stop ends everything. It writes what has been read, and may be called more than once, also without
-// Start.
+// Stop writes the queued changes, and ends all goroutines, within stopBound. It may be called more than
+// once, and without Start.
 func (v *Visibility) Stop() {
 	v.cancel()
 	if v.started {

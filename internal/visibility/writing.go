@@ -65,7 +65,7 @@ type extent struct{ least, most int64 }
 // with returns the bounds of e and o.
 func (e extent) with(o extent) extent { return extent{min(e.least, o.least), max(e.most, o.most)} }
 
-// row is what a row of timers says about the indexes and counters.
+// row has the columns of a row of timers that decide its index entries and counters.
 type row struct {
 	n                       int64
 	revision                uint64
@@ -152,7 +152,7 @@ func (w *writing) serviceOf(n int64) (int64, error) {
 	return d.serviceNumber(service{s.tenant, s.service}, w.exec)
 }
 
-// change writes one change, unless its row is as new.
+// change writes one change, unless its row has the same or a later revision.
 func (w *writing) change(c *Change) error {
 	old, found, err := w.find("id = ?", c.ID[:])
 	if err != nil || found && old.revision >= c.Revision {
@@ -180,7 +180,7 @@ func (w *writing) change(c *Change) error {
 			_, err = w.queryRow("SELECT n FROM timers WHERE id = ?", []any{c.ID[:]}, &r.n)
 		}
 	case old.series == r.series && old.due == r.due && old.group == r.group && old.event == r.event && old.added == r.added:
-		// Most changes leave these as they are: the indexes of them need not change.
+		// Most changes do not alter these columns, so their indexes stay as they are.
 		r.n = old.n
 		err = w.exec("UPDATE timers SET revision = ?, stored = ?, state = ?, fired = ?, done = ?, error = ?, attributes = ?, record = ? WHERE n = ?",
 			c.Revision, c.StoredMs, r.state, r.fired, r.done, r.error, r.attributes, blob, r.n)
