@@ -43,6 +43,8 @@ type shardState struct {
 	// quietMs is the cluster's time, in Unix milliseconds, of the last turn of a term if nothing was
 	// in flight after it, otherwise 0.
 	quietMs atomic.Int64
+	// quietRev is the revision up to which the tail had come in that turn.
+	quietRev atomic.Uint64
 	// counted is the number of messages in the stream that the last inspection found.
 	counted atomic.Pointer[store.Expectation]
 }

@@ -175,6 +175,8 @@ type Term struct {
 	planned atomic.Pointer[string]
 	older   olderPlans
 	limited limitedCount
+	// tailRev is the revision up to which the core knows the records of the tail.
+	tailRev uint64
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
 	// limit. It lasts until the term ends.
 	sweepHeld atomic.Int64
@@ -208,6 +210,7 @@ func (t *Term) Start() {
 	t.setState(1)
 	clock, _ := t.lease.Clock()
 	after := clock.Tail
+	t.tailRev = after
 	t.host.Follow(after)
 	t.host.Go(t.sweep)
 	t.host.Go(t.replan)
@@ -309,6 +312,7 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 		if tail, ok := ev.(EvTail); ok {
 			t.older.note(&tail.Timer, t.zones(), t.calendarCopy())
 			t.limited.note(&tail.Timer)
+			t.tailRev = max(t.tailRev, tail.Timer.Rev)
 		}
 		t.step(ev)
 	}

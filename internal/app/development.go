@@ -110,7 +110,9 @@ type developmentNode struct{ a *App }
 func (n developmentNode) Wake() { n.a.roles.scheduler.Wake() }
 
 // Quiet implements devclock.Node.
-func (n developmentNode) Quiet(atMs int64) bool { return n.a.roles.scheduler.Quiet(atMs) }
+func (n developmentNode) Quiet(atMs int64, seen []uint64) bool {
+	return n.a.roles.scheduler.Quiet(atMs, seen)
+}
 
 // Routed implements devclock.Node.
 func (n developmentNode) Routed() (through uint64, settled bool) { return n.a.roles.nats.Routed() }

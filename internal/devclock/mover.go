@@ -49,9 +49,10 @@ type Store interface {
 // Node is the part of a node that a move waits for.
 type Node interface {
 	// Wake makes the scheduler read the clock. Quiet reports whether it has nothing in flight
-	// after a turn at a time, in Unix milliseconds, or later.
+	// after a turn at a time, in Unix milliseconds, or later, that knew the records of each shard up
+	// to a revision.
 	Wake()
-	Quiet(atMs int64) bool
+	Quiet(atMs int64, seen []uint64) bool
 	// Routed returns the last sequence of TIMERS_ADD that a router has taken, and whether it has
 	// settled all that it has taken.
 	Routed() (through uint64, settled bool)
@@ -361,7 +362,7 @@ func (m *Mover) creepTo(v view, target int64) int64 {
 func (m *Mover) settled(ctx context.Context) (view, bool, error) {
 	now := m.clock.Now()
 	v := m.timers.at(now)
-	if len(v.open) > 0 || !m.node.Quiet(m.movedMs()) {
+	if len(v.open) > 0 || !m.node.Quiet(m.movedMs(), v.seen) {
 		m.node.Wake()
 		return v, false, nil
 	}
@@ -382,7 +383,7 @@ func (m *Mover) settled(ctx context.Context) (view, bool, error) {
 		}
 	}
 	after := m.timers.at(m.clock.Now())
-	return after, after.changes == v.changes && len(after.open) == 0 && slices.Equal(after.seen, v.seen) && m.node.Quiet(m.movedMs()), nil
+	return after, after.changes == v.changes && len(after.open) == 0 && slices.Equal(after.seen, v.seen) && m.node.Quiet(m.movedMs(), v.seen), nil
 }
 
 // movedMs is the time to which the clock was moved last.
