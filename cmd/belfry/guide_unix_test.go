@@ -67,24 +67,16 @@ func serveLine(t *testing.T, dir, script string, env ...string) *node {
 	return n
 }
 
-// goEnv returns the environment of the test without settings of Belfry, so that the go command finds
-// its caches.
-func goEnv() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "BELFRY_") || strings.HasPrefix(v, "NATS_")
-	})
-}
-
-// TestReadme runs the commands of README.md in their order, with go and the shell, in a folder that
-// has the program that the page builds.
+// TestReadme runs the commands of README.md in their order, with the shell, in a folder that has the
+// program. TestMain builds it, as go run and go build of the page do.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	port, err := freeport.Pick()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, root := t.TempDir(), doctest.Root(t)
-	env := append(goEnv(), "BELFRY_NATS_LISTEN="+freeport.Address(port), "BELFRY_DATA="+filepath.Join(dir, "data"))
+	dir := t.TempDir()
+	env := []string{"BELFRY_NATS_LISTEN=" + freeport.Address(port), "BELFRY_DATA=" + filepath.Join(dir, "data")}
 	var n, tail *node
 	var serveCommand string
 	for _, block := range doctest.Blocks(t, "cmd/belfry.TestReadme") {
@@ -95,13 +87,15 @@ func TestReadme(t *testing.T) {
 			if len(lines) != 2 || !strings.HasPrefix(lines[1], "go test ./... ") {
 				t.Errorf("%s:%d: want serve, and the command that runs this test", block.File, block.Line)
 			}
-			serveCommand, _, _ = strings.Cut(lines[0], " #")
-			n = serveLine(t, root, serveCommand, env...)
+			serveCommand = strings.TrimPrefix(lines[0], "go run ./cmd/")
+			n = serveLine(t, dir, serveCommand, env...)
 		case strings.HasPrefix(first, "go build "):
 			lines := commandLines(text)
-			build := strings.Replace(lines[0], "-o belfry", "-o "+filepath.Join(dir, "belfry"), 1)
-			if r := n.shell(t, root, build, env...); r.code != exitOK {
-				t.Fatalf("%s: %v", build, r)
+			if lines[0] != "go build -o belfry ./cmd/belfry" {
+				t.Errorf("%s:%d: TestMain has built the program, but not with %s", block.File, block.Line, lines[0])
+			}
+			if err := os.Symlink(binary, filepath.Join(dir, "belfry")); err != nil {
+				t.Fatal(err)
 			}
 			tail = n.background(t, dir, lines[1])
 			tail.logged(t, "FIRED")
@@ -117,7 +111,7 @@ func TestReadme(t *testing.T) {
 				t.Fatalf("%s: %v", commands[0], r)
 			}
 			n.kill()
-			n = serveLine(t, root, serveCommand, env...)
+			n = serveLine(t, dir, serveCommand, env...)
 			want := strings.Fields(strings.Split(shown[0], "\n")[1])
 			line := tail.logged(t, want[4])
 			if f := strings.Fields(line); len(f) < len(want) || !strings.HasPrefix(f[1], "+") {

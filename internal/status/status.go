@@ -226,7 +226,7 @@ func (st *Status) fill(cluster store.Cluster, moved store.MovedClock) {
 			Shard: c.Shard, Owner: c.Clock.Owner, Epoch: c.Clock.Epoch, Mark: time.UnixMilli(c.Clock.TimeMs).UTC(),
 			LagMs: max(now-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0),
 		}
-		if c.StoredMs < moved.ServerMs { // its owner writes it within a second after a move
+		if newest-moved.ServerMs < lagLimit.Milliseconds() { // its owner follows a move with its next writes
 			sh.LagMs = sh.SilentMs
 		}
 		if c.Clock.PendingUnknown {

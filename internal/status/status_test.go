@@ -20,8 +20,8 @@ func TestLagOfMovedClock(t *testing.T) {
 		"not moved":       {late: true},
 		"frozen":          {moved: store.MovedClock{AtMs: at.UnixMilli(), ServerMs: at.UnixMilli(), Frozen: true}},
 		"running, behind": {moved: store.MovedClock{AtMs: at.UnixMilli(), ServerMs: at.UnixMilli() + hour}},
-		"running, ahead":  {moved: store.MovedClock{AtMs: at.UnixMilli() + hour, ServerMs: at.UnixMilli() + hour}, late: true},
-		"moved just now":  {moved: store.MovedClock{AtMs: at.UnixMilli() + 720*hour, ServerMs: at.UnixMilli() + hour + 1}},
+		"running, ahead":  {moved: store.MovedClock{AtMs: at.UnixMilli() + hour, ServerMs: at.UnixMilli()}, late: true},
+		"moved just now":  {moved: store.MovedClock{AtMs: at.UnixMilli() + 720*hour, ServerMs: at.UnixMilli() + hour - 1000}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
