@@ -71,6 +71,9 @@ func TestDev(t *testing.T) {
 		st = ok[statusJSON](t, n, "status")[0]
 		return len(st.Problems) == 0 && schemas.FormatTime(st.Clock.UnixMilli()) == moved.Now
 	}, func() string { return fmt.Sprintf("problems %q, clock %s, want %s", st.Problems, st.Clock, moved.Now) })
+	if r := n.client(t, "doctor"); r.code != exitOK || strings.Contains(r.out, "dedup window") {
+		t.Errorf("doctor: %v, want no finding about the streams of a development store", r)
+	}
 	if r := n.client(t, "get", "a"); r.code != exitOK || !strings.Contains(r.out, "success") {
 		t.Errorf("get: %v, want state success", r)
 	}

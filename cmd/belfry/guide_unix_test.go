@@ -162,19 +162,38 @@ func TestDevGuide(t *testing.T) {
 	called := make(chan string, 1)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { called <- r.URL.Path }))
 	t.Cleanup(hook.Close)
+	target := strings.TrimPrefix(hook.URL, "http://")
+	dir := t.TempDir()
 	var n *node
 	for _, block := range doctest.Blocks(t, "cmd/belfry.TestDevGuide") {
-		text := strings.ReplaceAll(block.Text(), "http://127.0.0.1:3000", hook.URL)
-		if args, ok := strings.CutPrefix(text, "belfry dev"); ok {
-			n, _ = startDev(t, strings.Fields(args)...)
-			continue
-		}
-		r := n.shell(t, t.TempDir(), text)
-		if r.code != exitOK || !strings.Contains(r.out, "success") {
-			t.Errorf("%s%v, want the state success", text, r)
-		}
-		if path := waittest.Receive(t, "the callback", called); path != "/remind" {
-			t.Errorf("got a callback to %s", path)
+		text := strings.ReplaceAll(block.Text(), "127.0.0.1:3000", target)
+		switch {
+		case strings.HasPrefix(text, "belfry dev"):
+			n, _ = startDev(t, strings.Fields(text)[2:]...)
+		case strings.HasPrefix(text, "belfry listen :3000 "):
+			port, err := freeport.Pick()
+			if err != nil {
+				t.Fatal(err)
+			}
+			target = freeport.Address(port)
+			n.background(t, dir, strings.Replace(text, ":3000", target, 1)).logged(t, "listening")
+		case block.Lang == "console":
+			commands, shown := block.Commands()
+			for i, command := range commands {
+				n.shows(t, dir, command, shown[i])
+			}
+		case strings.Contains(text, "/remind"):
+			r := n.shell(t, dir, text)
+			if r.code != exitOK || !strings.Contains(r.out, "success") {
+				t.Errorf("%s%v, want the state success", text, r)
+			}
+			if path := waittest.Receive(t, "the callback", called); path != "/remind" {
+				t.Errorf("got a callback to %s", path)
+			}
+		default:
+			if r := n.shell(t, dir, text); r.code != exitOK {
+				t.Errorf("%s%v", text, r)
+			}
 		}
 	}
 }

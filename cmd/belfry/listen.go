@@ -52,8 +52,9 @@ func (c *cli) listenCommand() *cobra.Command {
 		Short: "Print callbacks and answer them, to try them out",
 		Long: `Receive callbacks over HTTP, print a line for each and answer it, until interrupted. The
 command prints the URL to give a timer as its callback. ADDRESS is [HOST]:PORT (default
-` + defaultListen + `); a node calls loopback addresses with --allow-loopback. With --nats it
-answers callbacks to a NATS subject, and listens on HTTP only if an ADDRESS is given.
+` + defaultListen + `). A node with the embedded server on loopback calls programs on its
+host; any other needs --allow-loopback. With --nats it answers callbacks to a NATS
+subject, and listens on HTTP only if an ADDRESS is given.
 
 Without further flags every callback succeeds. --status, --fail-first, --retry-after and
 --delay show what Belfry does with errors, "not now" and slow targets. LATE counts from the
@@ -226,7 +227,7 @@ func (l *listener) run(ctx context.Context, address string, nc *nats.Conn, subje
 			srv.Close() //nolint:errcheck // ends the requests that are left
 		}
 	}()
-	l.say("listening: the callback is http://%s/ (a node calls loopback addresses with --allow-loopback)", socket.Addr())
+	l.say("listening: the callback is http://%s/ (a node with --nats-url calls this host only with --allow-loopback)", socket.Addr())
 	err = srv.Serve(socket)
 	l.stop()
 	<-stopped

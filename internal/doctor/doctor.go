@@ -269,7 +269,11 @@ func (e *examination) streamSettings() {
 	if other {
 		e.found("streams", Error, fmt.Sprintf("leave shards out, or set it to %d: it is fixed at the first start", shards), "the store has %d shards, and the settings ask for %d", shards, want)
 	}
-	diffs, err := store.Differences(e.streams, e.o.Store, shards)
+	settings := e.o.Store
+	if e.moved != (store.MovedClock{}) {
+		settings.DedupWindow = store.DevelopmentDedupWindow
+	}
+	diffs, err := store.Differences(e.streams, settings, shards)
 	if err != nil {
 		e.found("streams", Error, "correct the setting", "%v", err)
 		return
