@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// startDev runs belfry dev and returns the process, the address of its NATS server, and the end of
-// its output.
+// startDev runs belfry dev and returns the process, with the addresses that it prints, and the end
+// of its output.
 func startDev(t *testing.T, args ...string) (n *node, ended <-chan struct{}) {
 	t.Helper()
 	n = &node{cmd: command(t, []string{"TMPDIR=" + t.TempDir()}, append([]string{"dev", "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}, args...)...), done: make(chan struct{})}
@@ -44,6 +44,7 @@ func startDev(t *testing.T, args ...string) (n *node, ended <-chan struct{}) {
 	waittest.Until(t, "belfry dev runs", func() bool { return strings.Contains(printed.String(), "Ctrl-C") })
 	text := printed.String()
 	n.nats = regexp.MustCompile(`nats://\S+`).FindString(text)
+	n.http = regexp.MustCompile(`http://(\S+)/`).FindStringSubmatch(text)[1]
 	n.data = regexp.MustCompile(`data\s+(\S+)`).FindStringSubmatch(text)[1]
 	return n, read
 }

@@ -3,6 +3,9 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,13 +17,15 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/doctest"
+	"github.com/belfryio/belfry/internal/logtest"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestScheduleGuide runs the commands of docs/schedules.md that need a node, in their order.
 func TestScheduleGuide(t *testing.T) {
 	t.Parallel()
-	testGuide(t, serve(t, ""), doctest.Blocks(t, "cmd/belfry.TestScheduleGuide"), nil)
+	testGuide(t, serve(t, ""), doctest.Blocks(t, "cmd/belfry.TestScheduleGuide"), guideOptions{})
 }
 
 // TestFlowGuide runs the commands of docs/flow.md, in their order. Before the reset of a flow key, its target
@@ -39,7 +44,7 @@ func TestFlowGuide(t *testing.T) {
 	}))
 	t.Cleanup(hook.Close)
 	n := serve(t, "", "--allow-loopback")
-	testGuide(t, n, blocks, func(line string) {
+	testGuide(t, n, blocks, guideOptions{skip: func(line string) bool {
 		if key, ok := strings.CutPrefix(line, "belfry flow reset "); ok {
 			add := []string{"add", "--id", "held", "--source", "/guide", "--svc", "guide", "--in", "0s", "--callback", hook.URL, "--flow", key}
 			if r := n.client(t, add...); r.code != exitOK {
@@ -49,7 +54,8 @@ func TestFlowGuide(t *testing.T) {
 				return strings.Contains(n.client(t, "flow", "show", key).out, "429")
 			})
 		}
-	})
+		return false
+	}})
 }
 
 // TestGuides runs the commands of docs/guides, in their order, each guide with a node of its own.
@@ -62,9 +68,84 @@ func TestGuides(t *testing.T) {
 	for file, blocks := range byFile {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
-			testGuide(t, serve(t, ""), blocks, nil)
+			dir := t.TempDir()
+			var args []string
+			for _, b := range blocks {
+				if b.Lang == "yaml" { // the settings of the guide
+					args = []string{"--config", writeConfig(t, b.Text())}
+				}
+			}
+			n := serve(t, "", args...)
+			if file == "docs/guides/workers.md" {
+				// examples/worker adds the timer that the guide moves; test/clients runs that program.
+				if r := n.client(t, "add", "--in", "15m", "--svc", "orders", "--worker", "--id", "order-17", "--source", "/shop"); r.code != exitOK {
+					t.Fatal(r)
+				}
+			}
+			testGuide(t, n, blocks, guideOptions{replace: strings.NewReplacer("/backups", dir)})
 		})
 	}
+}
+
+// TestGettingStarted runs the commands of docs/guides/getting-started.md in their order, with the service of the
+// guide, and opens its pages of the console.
+func TestGettingStarted(t *testing.T) {
+	t.Parallel()
+	n, _ := startDev(t, "--frozen")
+	service := startService(t)
+	started := map[string]bool{"go install ./cmd/belfry": true, "belfry dev --frozen": true, "go run ./examples/order": true}
+	testGuide(t, n, doctest.Blocks(t, "cmd/belfry.TestGettingStarted"), guideOptions{
+		whole: true, // the clock stands still
+		skip: func(line string) bool {
+			skip := started[line]
+			delete(started, line)
+			return skip
+		},
+		replace: strings.NewReplacer("127.0.0.1:3000", service, "127.0.0.1:3001", tcptest.FreeAddress(t)),
+	})
+	if len(started) > 0 {
+		t.Errorf("the guide lacks the commands %v", started)
+	}
+	b, err := os.ReadFile("../../docs/guides/getting-started.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := regexp.MustCompile(`http://127\.0\.0\.1:8420(/[^)>\s]*)`).FindAllStringSubmatch(string(b), -1)
+	if len(pages) < 2 {
+		t.Errorf("the guide has the pages %v, want two", pages)
+	}
+	for _, page := range pages {
+		if code, body := httpGet(t, "http://"+n.http+page[1]); code != http.StatusOK || len(page[1]) > 1 && !strings.Contains(body, "order-17") {
+			t.Errorf("%s: status %d", page[0], code)
+		}
+	}
+}
+
+// startService runs the service of the guide and returns its address.
+func startService(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "order")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../examples/order").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(os.Environ(), "PORT=0")
+	var printed logtest.Buffer
+	cmd.Stdout, cmd.Stderr = &printed, &printed
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	})
+	var address string
+	waittest.Until(t, "the service listens", func() (listening bool) {
+		address, listening = printed.Line("listening on ")
+		return listening
+	}, printed.String)
+	return strings.TrimPrefix(strings.TrimSpace(address), "listening on ")
 }
 
 // TestSearchGuide runs the commands of docs/search.md.
@@ -78,21 +159,44 @@ func TestSearchGuide(t *testing.T) {
 	waittest.Until(t, "the search index has the timer", func() bool {
 		return strings.Contains(n.client(t, "ls", "--search", "order-17").out, "order-17")
 	})
-	testGuide(t, n, doctest.Blocks(t, "cmd/belfry.TestSearchGuide"), nil)
+	testGuide(t, n, doctest.Blocks(t, "cmd/belfry.TestSearchGuide"), guideOptions{})
+}
+
+// guideOptions say how a guide differs from commands that run as they are. The zero value is valid.
+type guideOptions struct {
+	// skip is called before each command, and returns true if the test or another one runs it.
+	skip func(line string) bool
+	// replace replaces the addresses of targets, and folders.
+	replace *strings.Replacer
+	// whole compares whole lines of answers, but for numbers and the node's name, instead of their first words.
+	whole bool
 }
 
 // testGuide runs the commands of blocks "sh" and "console" in their order, with sh. Of what the
-// latter print it compares the first word of each line: the rest depends on the time. before, if
-// not nil, is called before each command.
-func testGuide(t *testing.T, n *node, blocks []*doctest.Block, before func(line string)) {
+// latter print it compares the first word of each line: the rest depends on the time.
+func testGuide(t *testing.T, n *node, blocks []*doctest.Block, o guideOptions) {
 	t.Helper()
 	dir := t.TempDir()
+	compared := firstWords
+	if o.whole {
+		compared = wholeLines
+	}
+	command := func(line string) (replaced string, run bool) {
+		if o.skip != nil && o.skip(line) {
+			return "", false
+		}
+		if o.replace != nil {
+			line = o.replace.Replace(line)
+		}
+		return line, true
+	}
 	for _, block := range blocks {
 		switch block.Lang {
 		case "sh":
 			for _, line := range commandLines(block.Text()) {
-				if before != nil {
-					before(line)
+				line, run := command(line)
+				if !run {
+					continue
 				}
 				if r := n.shell(t, dir, line); r.code != exitOK {
 					t.Errorf("%s:%d: %s: %v", block.File, block.Line, line, r)
@@ -101,23 +205,28 @@ func testGuide(t *testing.T, n *node, blocks []*doctest.Block, before func(line 
 		case "console":
 			commands, shown := block.Commands()
 			for i, line := range commands {
-				if before != nil {
-					before(line)
+				if line, run := command(line); run {
+					n.showsLike(t, dir, line, shown[i], compared)
 				}
-				n.shows(t, dir, line, shown[i])
 			}
 		}
 	}
 }
 
-// shows waits until a command prints lines that begin with the words of want: what an earlier
-// command started may take a moment. It must succeed, unless want is an error.
+// shows waits until a command prints lines that begin with the words of want.
 func (n *node) shows(t *testing.T, dir, line, want string, env ...string) {
+	t.Helper()
+	n.showsLike(t, dir, line, want, firstWords, env...)
+}
+
+// showsLike waits until compared returns the same of want and of what a command prints: what an
+// earlier command started may take a moment. It must succeed, unless want is an error.
+func (n *node) showsLike(t *testing.T, dir, line, want string, compared func(string) []string, env ...string) {
 	t.Helper()
 	var r result
 	waittest.Until(t, line+" prints what the guide shows", func() bool {
 		r = n.shell(t, dir, line, env...)
-		return (r.code == exitOK) != strings.HasPrefix(want, "belfry: ") && slices.Equal(firstWords(r.out+r.err), firstWords(want))
+		return (r.code == exitOK) != strings.HasPrefix(want, "belfry: ") && slices.Equal(compared(r.out+r.err), compared(want))
 	}, func() string { return r.String() + "\nwant lines like\n" + want })
 }
 
@@ -177,6 +286,23 @@ func (n *node) script(t *testing.T, dir, script string, env ...string) *exec.Cmd
 		cmd.Env = append(cmd.Env, "CURL_HOME="+home)
 	}
 	return cmd
+}
+
+// wholeLines returns the lines with all numbers the same, of a line of JSON its names, and no blank lines.
+func wholeLines(text string) (all []string) {
+	for line := range strings.Lines(text) {
+		var object map[string]any
+		switch line = strings.Join(strings.Fields(line), " "); {
+		case line == "":
+		case json.Unmarshal([]byte(line), &object) == nil:
+			all = append(all, slices.Sorted(maps.Keys(object))...)
+		default:
+			line = regexp.MustCompile(`node-\w+`).ReplaceAllString(line, "a node")
+			line = regexp.MustCompile(`\d+m?s after`).ReplaceAllString(line, "a while after")
+			all = append(all, regexp.MustCompile(`\d+`).ReplaceAllString(line, "0"))
+		}
+	}
+	return all
 }
 
 // firstWords returns the first word of each line, of a check of doctor the first two; times are

@@ -29,16 +29,16 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := service.AddEndpoint("expire", micro.HandlerFunc(s.answer), micro.WithEndpointSubject("callbacks.orders")); err != nil {
+	if err := service.AddEndpoint("expire", micro.HandlerFunc(s.answer), micro.WithEndpointSubject("callbacks.orders.expire")); err != nil {
 		log.Fatal(err)
 	}
 	if err := nc.Flush(); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("serving callbacks.orders")
+	fmt.Println("serving callbacks.orders.expire")
 	<-ctx.Done()
 	_ = service.Stop() // takes no more requests
-	_ = nc.Drain()     // and answers those that have arrived
+	_ = nc.Drain()     // answers the requests that have arrived
 }
 
 type order struct{ paid, locked, expired bool }

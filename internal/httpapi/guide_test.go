@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +69,7 @@ func compareAnswer(t *testing.T, n *node, block *doctest.Block, text string, las
 func runBlock(t *testing.T, n *node, commands string) (last []byte) {
 	t.Helper()
 	for line := range strings.Lines(commands) {
-		method, path, body, header := curl(t, strings.TrimSpace(line))
+		method, path, body, header := doctest.Curl(t, strings.TrimSpace(line))
 		r := n.send(t, method, path, body, header...)
 		if r.status >= 300 {
 			t.Errorf("%s: got status %d: %s", line, r.status, r.body)
@@ -78,50 +77,4 @@ func runBlock(t *testing.T, n *node, commands string) (last []byte) {
 		last = r.body
 	}
 	return last
-}
-
-// curl returns the request that a curl command sends, of the options that the guide uses.
-func curl(t *testing.T, line string) (method, path, body string, header []string) {
-	t.Helper()
-	args, ok := strings.CutPrefix(line, "curl ")
-	if !ok {
-		t.Fatalf("%q is not a curl command", line)
-	}
-	var words []string
-	for _, w := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(args, -1) {
-		words = append(words, strings.Trim(w, "'"))
-	}
-	method = "GET"
-	send := func(data, kind string) {
-		body = data
-		if method == "GET" {
-			method = "POST"
-		}
-		if !strings.Contains(strings.Join(header, " "), "Content-Type") {
-			header = append(header, "Content-Type", kind)
-		}
-	}
-	for i := 0; i < len(words); i++ {
-		switch words[i] {
-		case "-X":
-			i++
-			method = words[i]
-		case "-H":
-			i++
-			name, value, _ := strings.Cut(words[i], ": ")
-			header = append(header, name, value)
-		case "-d", "--data-binary":
-			i++
-			send(words[i], "application/x-www-form-urlencoded")
-		case "--json":
-			i++
-			send(words[i], "application/json")
-		default:
-			path, ok = strings.CutPrefix(words[i], "http://localhost:8420")
-			if !ok {
-				t.Fatalf("%s: unknown argument %q", line, words[i])
-			}
-		}
-	}
-	return method, path, body, header
 }

@@ -62,15 +62,15 @@ func TestGuides(t *testing.T) {
 	}
 }
 
-// programs returns the code blocks of a language in a document: those of blocks for a guide, all for a README.
+// programs returns the code blocks of a language in a document.
 func programs(t *testing.T, blocks []*doctest.Block, path, fence string) (texts []string) {
 	t.Helper()
-	if strings.HasPrefix(path, "docs/") {
-		for _, b := range doctest.In(blocks, path) {
-			if b.Lang == fence {
-				texts = append(texts, b.Text())
-			}
+	for _, b := range doctest.In(blocks, path) {
+		if b.Lang == fence {
+			texts = append(texts, b.Text())
 		}
+	}
+	if strings.HasPrefix(path, "docs/") {
 		return texts
 	}
 	for _, m := range regexp.MustCompile("(?ms)^```"+fence+"\n(.*?)^```$").FindAllStringSubmatch(string(read(t, path)), -1) {

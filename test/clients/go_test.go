@@ -58,10 +58,10 @@ func TestGo(t *testing.T) {
 	t.Run("nats", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, env, "nats")
-		if got := p.line(t); got != "serving callbacks.orders" {
+		if got := p.line(t); got != "serving callbacks.orders.expire" {
 			t.Fatalf("got %q; %s", got, p.errors.String())
 		}
-		orders(t, c, belfry.WithService("nats"), belfry.WithCallback("nats:callbacks.orders"))
+		orders(t, c, belfry.WithService("nats"), belfry.WithCallback("nats:callbacks.orders.expire"))
 		p.stop(t)
 	})
 	t.Run("worker", func(t *testing.T) {
@@ -175,7 +175,7 @@ func (p *example) line(t *testing.T) string {
 	return waittest.Receive(t, "a line of the program", lines, p.errors.String)
 }
 
-// stop asks the program to end, and returns what it still prints.
+// stop asks the program to end, and returns the rest of its output.
 func (p *example) stop(t *testing.T) string {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -27,8 +27,8 @@ async function answer(message) {
 }
 
 const nc = await connect({ servers: process.env.NATS_URL ?? "nats://127.0.0.1:4222", maxReconnectAttempts: -1 });
-const messages = nc.subscribe("callbacks.orders", { queue: "orders" });
+const messages = nc.subscribe("callbacks.orders.expire", { queue: "orders" });
 await nc.flush();
-console.log("serving callbacks.orders");
-process.once("SIGTERM", () => nc.drain()); // take no more, answer those that have arrived, and end
+console.log("serving callbacks.orders.expire");
+process.once("SIGTERM", () => nc.drain()); // take no more, answer the callbacks that have arrived, and end
 for await (const message of messages) await answer(message);

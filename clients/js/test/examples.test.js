@@ -72,8 +72,8 @@ describe("examples", { skip: url === undefined && "BELFRY_URL names no node", co
   });
   it("nats.js", { skip: (!existsSync(path("node_modules/@nats-io/transport-node")) && "the client of NATS is not installed: npm ci") || (process.env.NATS_URL === undefined && "NATS_URL names no server") }, async (t) => {
     const child = start(t, "nats.js");
-    assert.equal(await child.line(), "serving callbacks.orders", child.errors());
-    const add = (order) => client.add({ in: "0s", svc: "nats", flow: `nats-js-${order}`, callback: "nats:callbacks.orders", data: { order } });
+    assert.equal(await child.line(), "serving callbacks.orders.expire", child.errors());
+    const add = (order) => client.add({ in: "0s", svc: "nats", flow: `nats-js-${order}`, callback: "nats:callbacks.orders.expire", data: { order } });
     assert.equal((await success((await add(17)).timer)).outcome.response, '{"expired":true}');
     for (const [order, notNow, error] of [[18, false, /there is no order 18/], [19, true, /the order is being changed/]]) {
       const { timer } = await add(order);

@@ -24,9 +24,9 @@ async def main():
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await nc.subscribe("callbacks.orders", queue="orders", cb=answer)
+    await nc.subscribe("callbacks.orders.expire", queue="orders", cb=answer)
     await nc.flush()
-    print("serving callbacks.orders", flush=True)
+    print("serving callbacks.orders.expire", flush=True)
     await stop.wait()
     await nc.drain()  # take no more, answer the callbacks that have arrived, and end
 

@@ -105,8 +105,8 @@ class ExamplesTest(unittest.TestCase):
         if importlib.util.find_spec("nats") is None:
             path.append(str(ROOT / "tests" / "stand_in"))
         child = self.start(sys.executable, ["nats_callbacks.py"], PYTHONPATH=os.pathsep.join(path))
-        self.assertEqual(child.stdout.readline(), "serving callbacks.orders\n")
-        add = lambda order: client.add(in_="0s", svc="nats", flow=f"nats-python-{order}", callback="nats:callbacks.orders", data={"order": order})["timer"]  # noqa: E731
+        self.assertEqual(child.stdout.readline(), "serving callbacks.orders.expire\n")
+        add = lambda order: client.add(in_="0s", svc="nats", flow=f"nats-python-{order}", callback="nats:callbacks.orders.expire", data={"order": order})["timer"]  # noqa: E731
         self.assertEqual(in_state(add(17), "success")["outcome"]["response"], '{"expired": true}')
         for order, error in ((18, "there is no order 18"), (19, "the order is being changed")):
             timer = add(order)
