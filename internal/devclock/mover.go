@@ -68,6 +68,12 @@ type Mover struct {
 	tails  []*store.Tail
 	// permit has an entry for the request that moves the clock.
 	permit chan struct{}
+
+	// counted is the last sequence of TIMERS_FIRED at the end of the last request, and more is true if
+	// that request has not reached its target: the next one then counts what fired in between. The
+	// holder of permit uses both.
+	counted uint64
+	more    bool
 }
 
 // Open makes the Mover of a node and continues the stored clock. A new clock shows the time of
@@ -204,9 +210,11 @@ func (m *Mover) exclusive(ctx context.Context, f func(context.Context) (schemas.
 	case <-ctx.Done():
 		return schemas.ClockReply{}, schemas.Errorf(schemas.CodeUnavailable, "another request is moving the clock; nothing was done: try again")
 	}
-	before, _, err := m.store.End(ctx, schemas.StreamFired)
-	if err != nil {
-		return schemas.ClockReply{}, err
+	if !m.more {
+		var err error
+		if m.counted, _, err = m.store.End(ctx, schemas.StreamFired); err != nil {
+			return schemas.ClockReply{}, err
+		}
 	}
 	r, err := f(ctx)
 	if err != nil && !errors.Is(err, schemas.ErrBadRequest) && ctx.Err() != nil {
@@ -217,8 +225,12 @@ func (m *Mover) exclusive(ctx context.Context, f func(context.Context) (schemas.
 		return schemas.ClockReply{}, err
 	}
 	after, _, err := m.store.End(context.WithoutCancel(ctx), schemas.StreamFired)
-	r.Fired = int(after - before)
-	return m.describe(r), err
+	if err != nil {
+		return schemas.ClockReply{}, err
+	}
+	r.Fired = int(after - m.counted)
+	m.counted, m.more = after, r.More
+	return m.describe(r), nil
 }
 
 func (m *Mover) describe(r schemas.ClockReply) schemas.ClockReply {
