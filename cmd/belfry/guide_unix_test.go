@@ -332,7 +332,7 @@ func TestMovingGuide(t *testing.T) {
 	for _, b := range doctest.In(blocks, "docs/moving.md") {
 		text := places.Replace(b.Text())
 		switch {
-		case strings.HasPrefix(text, "belfry serve "):
+		case strings.HasPrefix(text, "belfry serve"):
 			n = serveLine(t, t.TempDir(), text)
 		case strings.HasPrefix(text, "belfry listen "):
 			listen = n.background(t, dir, text)
