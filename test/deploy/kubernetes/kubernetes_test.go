@@ -24,15 +24,21 @@ const folder = "../../../deploy/kubernetes"
 // object is what all objects of Kubernetes have.
 type object interface{ GetName() string }
 
-// objects decodes a file. It refuses fields that Kubernetes does not have.
+// objects decodes a file.
 func objects(t *testing.T, file string) []object {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(folder, file))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decode(t, file, b)
+}
+
+// decode decodes the documents of a file. It refuses fields that Kubernetes does not have.
+func decode(t *testing.T, file string, text []byte) []object {
+	t.Helper()
 	var all []object
-	for i, doc := range bytes.Split(b, []byte("\n---\n")) {
+	for i, doc := range bytes.Split(text, []byte("\n---\n")) {
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal(doc, &kind); err != nil {
 			t.Fatalf("%s: document %d: %v", file, i, err)
@@ -70,43 +76,52 @@ func TestFiles(t *testing.T) {
 	for _, file := range []string{"single.yaml", "nats.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			names := map[string]bool{"Secret " + secret.Name: true}
-			var pod corev1.PodTemplateSpec
-			claims := map[string]bool{}
-			selectors := map[string]*metav1.LabelSelector{}
-			for _, o := range objects(t, file) {
-				switch o := o.(type) {
-				case *corev1.ConfigMap:
-					names["ConfigMap "+o.Name] = true
-				case *corev1.Service:
-					selectors["Service"] = &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
-				case *appsv1.StatefulSet:
-					pod, selectors["StatefulSet"] = o.Spec.Template, o.Spec.Selector
-					if n := value(o.Spec.Replicas); n != 1 {
-						t.Errorf("%d nodes have an embedded server each, and share nothing", n)
-					}
-					for _, c := range o.Spec.VolumeClaimTemplates {
-						claims[c.Name] = true
-					}
-				case *appsv1.Deployment:
-					pod, selectors["Deployment"] = o.Spec.Template, o.Spec.Selector
-				case *networkingv1.NetworkPolicy:
-					selectors["NetworkPolicy"] = &o.Spec.PodSelector
-				case *policyv1.PodDisruptionBudget:
-					selectors["PodDisruptionBudget"] = o.Spec.Selector
-				}
+			if n := checkObjects(t, objects(t, file), secret.Name); n < 3 {
+				t.Errorf("only %d objects select pods", n)
 			}
-			if len(selectors) < 3 {
-				t.Fatalf("the file has only %v", selectors)
-			}
-			for kind, s := range selectors {
-				if sel, err := metav1.LabelSelectorAsSelector(s); err != nil || sel.Empty() || !sel.Matches(labels.Set(pod.Labels)) {
-					t.Errorf("the %s does not select the pods (%v)", kind, err)
-				}
-			}
-			checkPod(t, pod.Spec, names, claims)
 		})
 	}
+}
+
+// checkObjects checks the objects of a node, whose Secret exists if it has a name. It returns how many of them
+// select the pods.
+func checkObjects(t *testing.T, all []object, secret string) int {
+	t.Helper()
+	names := map[string]bool{"Secret " + secret: secret != ""}
+	var pod corev1.PodTemplateSpec
+	claims := map[string]bool{}
+	selectors := map[string]*metav1.LabelSelector{}
+	for _, o := range all {
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			names["ConfigMap "+o.Name] = true
+		case *corev1.Secret:
+			names["Secret "+o.Name] = true
+		case *corev1.Service:
+			selectors["Service"] = &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
+		case *appsv1.StatefulSet:
+			pod, selectors["StatefulSet"] = o.Spec.Template, o.Spec.Selector
+			if n := value(o.Spec.Replicas); n != 1 {
+				t.Errorf("%d nodes have an embedded server each, and share nothing", n)
+			}
+			for _, c := range o.Spec.VolumeClaimTemplates {
+				claims[c.Name] = true
+			}
+		case *appsv1.Deployment:
+			pod, selectors["Deployment"] = o.Spec.Template, o.Spec.Selector
+		case *networkingv1.NetworkPolicy:
+			selectors["NetworkPolicy"] = &o.Spec.PodSelector
+		case *policyv1.PodDisruptionBudget:
+			selectors["PodDisruptionBudget"] = o.Spec.Selector
+		}
+	}
+	for kind, s := range selectors {
+		if sel, err := metav1.LabelSelectorAsSelector(s); err != nil || sel.Empty() || !sel.Matches(labels.Set(pod.Labels)) {
+			t.Errorf("the %s does not select the pods (%v)", kind, err)
+		}
+	}
+	checkPod(t, pod.Spec, names, claims)
+	return len(selectors)
 }
 
 func checkPod(t *testing.T, pod corev1.PodSpec, names, volumes map[string]bool) {
