@@ -46,8 +46,15 @@ func TestNoProcessIsLeft(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
 			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			waittest.Until(t, "the measurement", func() bool { return strings.Contains(progress.String(), "fired") }, progress.String)
+			waittest.UntilWithin(t, bound, "the measurement", func() bool { return strings.Contains(progress.String(), "fired") }, progress.String)
 			started := childrenOf(t, cmd.Process.Pid)
+			t.Cleanup(func() { // only if the test fails
+				for pid, began := range started {
+					if p, err := os.FindProcess(pid); err == nil && begun(pid) == began {
+						_ = p.Kill()
+					}
+				}
+			})
 			if len(started) == 0 {
 				t.Fatal("the run has no process of its own, want a node or a server")
 			}
@@ -62,14 +69,14 @@ func TestNoProcessIsLeft(t *testing.T) {
 			case <-time.After(bound):
 				t.Fatalf("belfry-bench did not end within %s of %s", bound, c.signal)
 			}
-			waittest.Until(t, "the end of the processes", func() bool {
+			waittest.UntilWithin(t, bound, "the end of the processes", func() bool {
 				for pid, began := range started {
 					if begun(pid) == began {
 						return false
 					}
 				}
 				return true
-			}, func() string { return "" })
+			})
 			if left, err := os.ReadDir(dir); c.clean && (err != nil || len(left) > 0) {
 				t.Errorf("after %s the folder has %v (%v), want no files", c.signal, left, err)
 			}

@@ -67,7 +67,7 @@ type compareFigure struct {
 }
 
 // compareBound bounds one run.
-const compareBound = 15 * time.Minute
+const compareBound = 10 * time.Minute
 
 // comparePace is the adds per second with which the timers of burst and steady10k are expected to
 // be stored. A run whose system is slower begins again with a longer lead.
@@ -421,6 +421,9 @@ func (r *ComparisonResult) JSON(w io.Writer) error { return writeJSON(w, r) }
 func (r *ComparisonResult) Markdown(w io.Writer) error {
 	p := &printer{w: w}
 	for _, t := range r.Tables {
+		if len(t.Figures) == 0 {
+			continue // interrupted before its first row
+		}
 		p.f("| %s | %s | others, %% of a core |\n|---|%s\n", t.Profile, strings.Join(r.Contenders, " | "), strings.Repeat("---|", len(r.Contenders)+1))
 		for _, f := range t.Figures {
 			p.f("| %s |", f.Name)
@@ -432,7 +435,11 @@ func (r *ComparisonResult) Markdown(w io.Writer) error {
 				}
 				p.f(" %s |", text)
 			}
-			p.f(" %s |\n", Short(f.Others))
+			others := ""
+			if slices.ContainsFunc(f.Cells, func(s *Spread) bool { return s != nil }) {
+				others = Short(f.Others)
+			}
+			p.f(" %s |\n", others)
 		}
 		p.f("\n")
 	}
@@ -491,19 +498,33 @@ func (s *Spread) text() string {
 // conditions writes how the systems were measured.
 func (r *ComparisonResult) conditions(p *printer) {
 	p.f("Each system in a process of its own, clients in another, over TCP on the same machine. ")
-	scale, index := "", "with"
+	turns, scale, index := "One run each", "", "with"
+	if r.Repeat > 1 {
+		turns = fmt.Sprintf("Median (minimum to maximum) of %d runs in turns", r.Repeat)
+	}
 	if r.Scale != 1 {
 		scale = fmt.Sprintf(" Counts and durations are a fraction of %g of the full comparison.", r.Scale)
 	}
 	if !r.SearchIndex {
 		index = "without"
 	}
-	p.f("Median (minimum to maximum) of %d runs in turns; the better median is bold.%s %d bytes of data; Belfry %s its search index.\n\n", r.Repeat, scale, r.Size, index)
+	p.f("%s; the best is bold.%s %d bytes of data; Belfry %s its search index. %s\n\n", turns, scale, r.Size, index, r.disturbed())
 	of := ""
 	if r.Commit != "" {
 		of = "Commit " + r.Commit + ", "
 	}
 	p.f("%s%s; %d CPUs, %s/%s, %s, nats-server %s; %.0f s in all.\n\n", of, r.At.Format("2006-01-02"), r.Machine.CPUs, r.Machine.OS, r.Machine.Arch, r.Machine.Go, r.NATSServer, r.Took)
+}
+
+// disturbed says whether other processes used the machine during the runs.
+func (r *ComparisonResult) disturbed() string {
+	var results []*Result
+	for _, run := range r.Runs {
+		if run.Result != nil {
+			results = append(results, run.Result)
+		}
+	}
+	return disturbed(results)
 }
 
 // accounts writes how many timers of each contender were accounted for, and the failed runs.

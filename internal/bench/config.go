@@ -63,8 +63,8 @@ type Config struct {
 	// one instant; at most one of them is not 0.
 	Every          time.Duration
 	Daily, Instant int
-	// Settle is the time after the adds of the pending workload at which their memory is measured:
-	// by then a process has returned what it needed only to add them. 0 means the workload's
+	// Settle is the time after the adds of the pending workload at which their memory is measured.
+	// It lets a process return the memory that only the adds needed. 0 means the workload's
 	// default, less than 0 no such measurement.
 	Settle time.Duration
 	// Keys makes the flow workload measure this many idle flow keys; 0 for callbacks under a limit.

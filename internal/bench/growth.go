@@ -234,10 +234,13 @@ func (r *GrowthResult) Markdown(w io.Writer) error {
 }
 
 // Disturbed returns a text about the CPU that other processes used during the runs.
-func (r *GrowthResult) Disturbed() string {
+func (r *GrowthResult) Disturbed() string { return disturbed(r.Results) }
+
+// disturbed returns a text about the CPU that other processes used during runs.
+func disturbed(results []*Result) string {
 	most, busy := 0.0, 0
-	for _, res := range r.Results {
-		v := max(res.value(othersFigure), res.value(withPending+othersFigure))
+	for _, res := range results {
+		v := max(res.value(othersFigure), res.value(withPending+othersFigure), res.value(loadFigure))
 		if most = max(most, v); v > busyPercent {
 			busy++
 		}
@@ -245,5 +248,5 @@ func (r *GrowthResult) Disturbed() string {
 	if busy == 0 {
 		return "The machine did nothing else."
 	}
-	return fmt.Sprintf("In %d of %d runs the machine was busy with something else (up to %.0f %% of a core): these figures are not its best.", busy, len(r.Results), most)
+	return fmt.Sprintf("In %d of %d runs the machine was busy with something else (up to %.0f %% of a core): these figures are not its best.", busy, len(results), most)
 }

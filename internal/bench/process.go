@@ -34,9 +34,9 @@ type process struct {
 	// ready reports whether the process serves requests. A call may take long, and may return
 	// false many times.
 	ready func(context.Context) bool
-	// endsBySignal is true for a process that is stopped by a signal, as an operator would; false
-	// for one that is stopped by the end of its standard input. Both end when their standard input
-	// ends, which is when this process ends in whatever way.
+	// endsBySignal makes stop send a signal, as an operator would, instead of ending the standard
+	// input of the process. Every process ends with its standard input, so with this process,
+	// however this process ends.
 	endsBySignal bool
 	cmd          *exec.Cmd
 	stdin        io.Closer
