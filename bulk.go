@@ -7,11 +7,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Types of the operations on what a filter selects.
+// Types of the bulk operations.
 type (
-	// BulkPage is what became of one page of timers: counts, and the timers that were changed.
+	// BulkPage is the result for one page of timers: counts, and the changed timers.
 	BulkPage = schemas.BulkReply
-	// BulkDeadPage is what became of one page of dead letters.
+	// BulkDeadPage is the result for one page of dead letters.
 	BulkDeadPage = schemas.BulkDeadReply
 	// BulkCounts are the counts of a page; Add sums them.
 	BulkCounts = schemas.BulkCounts
@@ -41,7 +41,7 @@ func (c *Client) BulkCancel(ctx context.Context, q BulkQuery, opts ...ControlOpt
 }
 
 // BulkReschedule gives the timers that a query selects one due time; [After] counts from the first
-// page. It selects no schedules, and no timers that are due then already. It is otherwise as
+// page. It skips schedules, and timers that already have this due time. Everything else is as in
 // [Client.BulkCancel]. Further errors: ErrInvalidAttribute.
 func (c *Client) BulkReschedule(ctx context.Context, q BulkQuery, when When, opts ...ControlOption) iter.Seq2[BulkPage, error] {
 	return bulk(ctx, c, "bulk.reschedule", func(cursor string) any {
@@ -55,8 +55,8 @@ type DeadQuery struct {
 	// Timer is a timer, a schedule (all its runs), or the timer of a run; see [RunTimerID].
 	Timer   TimerID
 	Service string
-	// Sequence selects one dead letter by DeadLetter.Sequence, ErrorCode those with
-	// DeadLetter.ErrorCode.
+	// Sequence selects one dead letter by DeadLetter.Sequence. ErrorCode selects the dead letters
+	// with this DeadLetter.ErrorCode.
 	Sequence  uint64
 	ErrorCode string
 	// Sequences selects dead letters by their sequences, at most 2,000; not with Sequence.
@@ -78,14 +78,15 @@ func (q *DeadQuery) request(cursor string, opts []ControlOption) schemas.BulkDea
 
 // BulkReplay calls back again for the dead letters that a query selects, with all their attempts,
 // and yields a page with counts for each request. Letters that cannot be replayed stay, and are
-// counted as refused; letters that come later are not selected. With a Rate the letters are put back
-// at once, and Belfry calls one after the other. It is otherwise as [Client.BulkCancel].
+// counted as refused. Letters that arrive after the start are not selected. With a Rate the letters
+// become pending timers at once, with due times that follow the rate. Everything else is as in
+// [Client.BulkCancel].
 func (c *Client) BulkReplay(ctx context.Context, q DeadQuery, opts ...ControlOption) iter.Seq2[BulkDeadPage, error] {
 	return c.bulkDead(ctx, "bulk.replay", &q, opts)
 }
 
 // BulkDiscard removes the dead letters that a query selects for good. The records of their timers
-// stay as they are. It is otherwise as [Client.BulkReplay].
+// do not change. Everything else is as in [Client.BulkReplay].
 func (c *Client) BulkDiscard(ctx context.Context, q DeadQuery, opts ...ControlOption) iter.Seq2[BulkDeadPage, error] {
 	return c.bulkDead(ctx, "bulk.discard", &q, opts)
 }

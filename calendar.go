@@ -12,8 +12,8 @@ import (
 // Calendar describes a calendar. [Client.Calendars] leaves out its Dates.
 type Calendar = schemas.CalendarInfo
 
-// CalendarChange is what [Client.PutCalendar] did, or would do: the number of schedules that
-// exclude the calendar, and of those whose next run moves.
+// CalendarChange is the effect of [Client.PutCalendar]: the number of schedules that exclude the
+// calendar, and the number of them whose next run moves.
 type CalendarChange = schemas.CalendarPutReply
 
 // CalendarOption changes a call of [Client.PutCalendar] or [Client.DeleteCalendar].
@@ -40,7 +40,8 @@ func CalendarDryRun() CalendarOption {
 	return calendarOption(func(o *calendarOptions) { o.dryRun = true })
 }
 
-// CalendarBy says who changes the calendar, at most 64 bytes of printable text.
+// CalendarBy sets the name of the caller, at most 64 bytes of printable text. Belfry does not verify
+// it.
 func CalendarBy(name string) CalendarOption {
 	return calendarOption(func(o *calendarOptions) { o.by = name })
 }

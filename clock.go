@@ -14,7 +14,7 @@ import (
 // This file has the operations on the clock of a development node, which "belfry dev" and package
 // belfrytest start. On other nodes they return ErrUnavailable.
 
-// Clock describes the clock of a development node, and what a move of it did.
+// Clock describes the clock of a development node, and the effect of a move.
 type Clock = schemas.ClockReply
 
 // clockPatience is the time without progress after which a move of the clock fails.
@@ -29,10 +29,10 @@ func (c *Client) Clock(ctx context.Context) (Clock, error) {
 
 // AdvanceClock moves the clock of a development node ahead by d. All timers that become due fire
 // in due order. The clock waits at each due time until the callbacks have a result, or wait for a
-// later attempt. Events without a callback are published when AdvanceClock returns, but
-// their consumers may still handle them. AdvanceClock returns when the clock has come to its target, or with an
-// error: ErrBadRequest for a negative duration or a time after the year 2200, ErrUnavailable if a
-// callback has no result after 30 seconds, or if ctx ends; the clock then stands at the due time of
+// later attempt. Events without a callback are published when AdvanceClock returns, but their
+// consumers may still handle them. AdvanceClock returns when the clock has reached its target.
+// Errors: ErrBadRequest for a negative duration or a time after the year 2200; ErrUnavailable if a
+// callback has no result after 30 seconds, or if ctx ends. The clock then stays at the due time of
 // that callback.
 func (c *Client) AdvanceClock(ctx context.Context, d time.Duration) (Clock, error) {
 	return c.moveClock(ctx, "clock.advance", schemas.ClockAdvanceRequest{By: d.String()})
@@ -64,9 +64,9 @@ func ClockMax(n int) ClockOption {
 }
 
 // RunClockUntilIdle moves the clock of a development node from one due time to the next, as
-// AdvanceClock does, until no timer has a due time ahead. A schedule without an end never ends: give
-// ClockUntil or ClockMax. Errors: those of AdvanceClock; ErrBadRequest if timers are left after
-// ClockMax due times.
+// AdvanceClock does, until no timer is due in the future. A schedule without an end is always due
+// again: give ClockUntil or ClockMax. Errors: those of AdvanceClock; ErrBadRequest if timers are left
+// after ClockMax due times.
 func (c *Client) RunClockUntilIdle(ctx context.Context, opts ...ClockOption) (Clock, error) {
 	q := schemas.ClockIdleRequest{Max: schemas.DefaultClockSteps}
 	for _, o := range opts {
@@ -105,7 +105,7 @@ func endless(r *Clock, most int) error {
 	return schemas.Errorf(schemas.CodeBadRequest, "the clock has passed %d due times, which is the limit, and is never idle: schedules without an end (%s); give a time at which to stop", most, strings.Join(ids, ", "))
 }
 
-// moveClock sends a request that moves the clock, and repeats it until the clock has come to its
+// moveClock sends a request that moves the clock, and repeats it until the clock has reached its
 // target.
 func (c *Client) moveClock(ctx context.Context, verb string, q any) (Clock, error) {
 	var sum Clock
@@ -140,7 +140,7 @@ func clockEnd(ctx context.Context, r *Clock, last time.Time) error {
 	case !r.More:
 		return nil
 	case ctx.Err() != nil:
-		return schemas.Errorf(schemas.CodeUnavailable, "the clock is at %s and has not come to its target: %w", schemas.FormatTime(r.Now.UnixMilli()), context.Cause(ctx))
+		return schemas.Errorf(schemas.CodeUnavailable, "the clock is at %s and has not reached its target: %w", schemas.FormatTime(r.Now.UnixMilli()), context.Cause(ctx))
 	case time.Since(last) > clockPatience && len(r.Waiting) > 0:
 		return schemas.Errorf(schemas.CodeUnavailable, "the clock waits at %s: the callback of timer %s has no result after %s", schemas.FormatTime(r.Now.UnixMilli()), r.Waiting[0], clockPatience)
 	case time.Since(last) > clockPatience:
@@ -152,7 +152,7 @@ func clockEnd(ctx context.Context, r *Clock, last time.Time) error {
 // clockError explains the error of a node whose clock cannot be moved.
 func clockError(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
-		return schemas.Errorf(schemas.CodeUnavailable, "nothing has a clock that can be moved: only \"belfry dev\" and package belfrytest start a node with such a clock (%w)", nats.ErrNoResponders)
+		return schemas.Errorf(schemas.CodeUnavailable, "no node has a movable clock: only \"belfry dev\" and package belfrytest start such a node (%w)", nats.ErrNoResponders)
 	}
 	return err
 }

@@ -14,7 +14,8 @@ func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
 	return t, err
 }
 
-// Inspect is Get, and Timer.Claim says who claimed a timer that has fired and where its event is.
+// Inspect is Get. For a timer that has fired it also sets Timer.Claim: the node that claimed the
+// timer, and the position of its event in its stream.
 func (c *Client) Inspect(ctx context.Context, id TimerID) (Timer, error) {
 	var t Timer
 	err := c.call(ctx, "get", schemas.GetRequest{TimerRef: ref(id), Claim: true}, &t)
@@ -32,10 +33,9 @@ func (c *Client) Cancel(ctx context.Context, id TimerID, opts ...ControlOption) 
 	return t, err
 }
 
-// Reschedule changes the due time of a pending or paused timer. After it returned nil, the
-// timer fires at the new time and not at the old one; for a schedule use [Client.Update].
-// Errors: ErrAlreadyFired, ErrAlreadyDone,
-// ErrNotFound, ErrInvalidAttribute, ErrBadRequest, ErrUnavailable.
+// Reschedule changes the due time of a pending or paused timer. After it has returned nil, the
+// timer fires at the new time and not at the old one. For a schedule use [Client.Update]. Errors:
+// ErrAlreadyFired, ErrAlreadyDone, ErrNotFound, ErrInvalidAttribute, ErrBadRequest, ErrUnavailable.
 func (c *Client) Reschedule(ctx context.Context, id TimerID, when When, opts ...ControlOption) (Timer, error) {
 	if when == (When{}) {
 		return Timer{}, badRequest("the new due time is missing: use At or After")
@@ -99,10 +99,10 @@ func (c *Client) Rejections(ctx context.Context) iter.Seq2[Rejection, error] {
 	})
 }
 
-// OrderedKeys yields the ordering keys (timerkey) that have events, the longest unchanged first, of a
-// service, or of all services if it is empty: the event whose turn it is, how it is doing, and how
-// many wait behind it. A key that changes meanwhile may be missing. The iteration ends after the
-// first error: ErrBadRequest, ErrUnavailable.
+// OrderedKeys yields the ordering keys (timerkey) of a service that have events, or of all services if
+// service is empty. Each has the event whose turn it is, the state of that event, and the number of
+// events that wait. The key that has not changed for the longest time is first. A key that changes
+// meanwhile may be missing. The iteration ends after the first error: ErrBadRequest, ErrUnavailable.
 func (c *Client) OrderedKeys(ctx context.Context, service string) iter.Seq2[OrderedKey, error] {
 	return pages(func(cursor string) ([]OrderedKey, string, error) {
 		var page schemas.OrderListReply

@@ -34,10 +34,10 @@ type (
 )
 
 // Export returns the events of a page of timers, with absolute due times, so that they can be
-// published again, with their data and the credentials in their callbacks. While all pages are read,
-// timers may be added, changed and cancelled: each timer that is selected all the time is on one of
-// the pages, or on several if it changes. Errors: ErrBadRequest; ErrNotFound for a query that names a
-// timer; ErrUnavailable, after which the same call continues.
+// published again. The events include their data and the credentials in their callbacks. Timers may be
+// added, changed and cancelled during the export. A timer that the query selects during the whole
+// export is on at least one page, and on several if it changes. Errors: ErrBadRequest; ErrNotFound for
+// a query that names a timer; ErrUnavailable, after which the same call continues.
 func (c *Client) Export(ctx context.Context, q ExportQuery) (ExportPage, error) {
 	r := schemas.ExportRequest{
 		TimerRef: schemas.TimerRef{ID: q.ID, Source: q.Source}, States: q.States, Service: q.Service, Group: q.Group,
@@ -48,9 +48,10 @@ func (c *Client) Export(ctx context.Context, q ExportQuery) (ExportPage, error) 
 	return page, err
 }
 
-// PreviewEvent returns the next n runs of the schedule that the event and the add options make, from
-// a time on, at most 1,000, with explanations; it stores nothing. The zero time is now. A period
-// without timerstart counts from now. Errors: those of [Client.Add], ErrBadRequest.
+// PreviewEvent returns the next n runs, at most 1,000, of the schedule that the event and the add
+// options would make, with explanations. The runs begin at from; the zero time is the present. A
+// period without timerstart counts from the present. It stores nothing. Errors: those of
+// [Client.Add], ErrBadRequest.
 func (c *Client) PreviewEvent(ctx context.Context, e event.Event, add []AddOption, from time.Time, n int) (Preview, error) {
 	e = e.Clone()
 	for _, o := range add {

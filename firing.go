@@ -12,25 +12,25 @@ import (
 // Firing identifies a run: the timer that fired, and when.
 type Firing struct {
 	Timer TimerID
-	// Scheduled is when the timer was due. Fired is when it fired, by the cluster's clock.
-	// Both are exact to the millisecond.
+	// Scheduled is the due time, and Fired the time at which the timer fired, by the cluster's
+	// clock. Both are exact to the millisecond.
 	Scheduled, Fired time.Time
 	// Run counts the due occurrences of the timer from 1.
 	Run uint32
 	// Missed is the number of missed nominal times of a schedule for which this run fired,
-	// in addition to its own. Trigger says why the run of a schedule fired.
+	// in addition to its own. Trigger is the reason why the run of a schedule fired.
 	Missed  uint32
 	Trigger Trigger
 }
 
-// Trigger says why a run fires.
+// Trigger is the reason why a run fires.
 type Trigger = schemas.Trigger
 
 // The triggers.
 const (
 	TriggerSchedule = schemas.TriggerSchedule // it was due
-	TriggerManual   = schemas.TriggerManual   // somebody asked for a run now
-	TriggerBackfill = schemas.TriggerBackfill // somebody asked for the runs of a past period
+	TriggerManual   = schemas.TriggerManual   // requested by Client.Trigger
+	TriggerBackfill = schemas.TriggerBackfill // requested by Client.Backfill
 )
 
 // FiringOf reads the attributes that Belfry added to a fired event. Use it in programs that
@@ -78,5 +78,5 @@ func FiringOf(e *event.Event) (Firing, error) {
 // processes each run once. It is also the Nats-Msg-Id of the fired event.
 func (f Firing) Key() string { return f.Timer.MsgID(f.Run) }
 
-// Late returns how long after its due time the timer fired.
+// Late returns the time from the due time to the firing.
 func (f Firing) Late() time.Duration { return f.Fired.Sub(f.Scheduled) }

@@ -6,32 +6,32 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file has the operations on flow limits: how many calls a target gets a second, and at
-// once, over the whole cluster. They are for programs of Belfry's own account; other accounts
+// This file has the operations on flow limits, which bound the rate and the number of parallel calls of
+// a target over the whole cluster. Only programs in Belfry's own account may call them; other accounts
 // get ErrBadRequest, or no answer.
 
-// FlowLimit says what a flow key, or each key that matches a pattern, permits; see
-// [Client.SetFlow]. Of the key "adds:" and a service it is the rate of that service's adds, and the number
-// of its pending timers; such a limit has no Parallel.
+// FlowLimit bounds the calls of a flow key, or of each key that matches a pattern; see
+// [Client.SetFlow]. With the key "adds:<service>" it bounds the rate of the service's adds and its
+// pending timers instead; such a limit has no Parallel.
 type FlowLimit struct {
 	// Rate is a number of calls in a duration, such as "20/s", "100/m", "1000/h", "5000/d" or
-	// "100/10m"; "" does not bound them. In no window of length t begin more than rate × t + burst calls.
+	// "100/10m"; "" for no bound. In any window of length t, at most rate × t + burst calls begin.
 	Rate string
-	// Burst is the number of calls that may begin at once; 0 for the calls of a tenth
-	// of a second, at least 2, or for 1 if a second or more is between two calls.
+	// Burst is the number of calls that may begin at once. 0 is the default: the calls of a tenth of a
+	// second, at least 2; but 1 if the interval between two calls is a second or more.
 	Burst int
 	// Parallel is the number of calls that run at once; 0 does not bound them.
 	Parallel int
-	// Pending is the number of timers of a service or tenant that may wait for their due time, only with a key
-	// that begins with "adds:"; 0 does not bound them. Further adds get ErrLimited. Adds of several nodes at
-	// the same time may exceed it by what they add in about two seconds.
+	// Pending bounds the pending timers of a service or tenant, only with a key that begins with
+	// "adds:"; 0 for no bound. Further adds get ErrLimited. Several nodes together may exceed it by the
+	// adds of about two seconds.
 	Pending int
 	// Schedules and Bytes are the pending schedules of a service or tenant, and the bytes of the events of its
 	// pending timers. Services is the number of services with pending timers of a tenant, at most 4,096, only
 	// with a key such as "adds:acme=". 0 does not bound them. Otherwise they are as Pending.
 	Schedules, Services int
 	Bytes               int64
-	// Circuit is the number of connection errors in a row after which the calls of a key stop until
+	// Circuit is the number of consecutive connection errors after which the calls of a key stop until
 	// the target answers a probe: at most 10,000; 0 for never, nil for the default, 5.
 	Circuit *int
 }
@@ -39,11 +39,11 @@ type FlowLimit struct {
 // FlowLimitInfo describes a stored limit.
 type FlowLimitInfo = schemas.FlowLimitInfo
 
-// FlowChange is what a change of a limit did, or would do: the limit before and after, and the
-// number of events that wait for a call of its keys.
+// FlowChange is the effect of a change of a limit: the limit before and after, and the number of events
+// that wait for a call of its keys.
 type FlowChange = schemas.FlowReply
 
-// FlowStatus is the limit that applies to a key and what of it is used.
+// FlowStatus is the limit that applies to a key, and its use.
 type FlowStatus = schemas.FlowStatus
 
 // Flow sets the flow key of a timer, whose limits apply to its callback: 1 to 128 letters,
@@ -51,9 +51,9 @@ type FlowStatus = schemas.FlowStatus
 // api.example.com, or service:<service> for a callback over NATS.
 func Flow(key string) AddOption { return extension(schemas.AttrFlow, key) }
 
-// OrderKey sets the ordering key of a timer with a callback: the callbacks of one key and one service
-// are called one at a time, in due order. The next waits for the success or the dead letter of
-// the one before; a retry keeps its place. A key has 1 to 128 letters, digits or any of
+// OrderKey sets the ordering key of a timer with a callback. The callbacks of one key and one service
+// are made one at a time, in due order. The next callback waits until the previous one has succeeded
+// or is a dead letter; a retry keeps its place. A key has 1 to 128 letters, digits or any of
 // - _ . : @ /.
 func OrderKey(key string) AddOption { return extension(schemas.AttrKey, key) }
 
@@ -76,10 +76,10 @@ func FlowRevision(revision uint64) FlowOption {
 	return flowOption(func(o *flowOptions) { o.revision = revision })
 }
 
-// FlowDryRun makes [Client.SetFlow] store nothing, and only say what would change.
+// FlowDryRun makes [Client.SetFlow] store nothing, and only return the FlowChange.
 func FlowDryRun() FlowOption { return flowOption(func(o *flowOptions) { o.dryRun = true }) }
 
-// FlowBy says who makes the change: at most 128 bytes of printable text. Belfry does not verify
+// FlowBy sets the name of the caller: at most 128 bytes of printable text. Belfry does not verify
 // it.
 func FlowBy(name string) FlowOption { return flowOption(func(o *flowOptions) { o.by = name }) }
 
@@ -106,9 +106,8 @@ func (c *Client) SetFlow(ctx context.Context, key string, limit FlowLimit, opts 
 	return r, err
 }
 
-// GetFlow returns the limit that applies to a flow key, or that is stored for a pattern, and what
-// of it is used. Errors: ErrNotFound for a pattern without a limit, ErrBadRequest,
-// ErrUnavailable.
+// GetFlow returns the limit that applies to a flow key, or that is stored for a pattern, and its use.
+// Errors: ErrNotFound for a pattern without a limit, ErrBadRequest, ErrUnavailable.
 func (c *Client) GetFlow(ctx context.Context, key string) (FlowStatus, error) {
 	var r FlowStatus
 	err := c.call(ctx, "flow.get", schemas.FlowRequest{Key: key}, &r)
@@ -124,8 +123,8 @@ func (c *Client) Flows(ctx context.Context) ([]FlowLimitInfo, error) {
 }
 
 // PauseFlow stops the calls of a flow key, or of each key that matches a pattern, until
-// [Client.ResumeFlow]. Calls in progress end. Events that come due wait, and use no attempt. note
-// says why, with at most 256 bytes. The key needs no limit. Errors: as SetFlow.
+// [Client.ResumeFlow]. Calls in progress continue to their end. Events that become due wait, and use
+// no attempt. note is the reason, at most 256 bytes. The key needs no limit. Errors: as SetFlow.
 func (c *Client) PauseFlow(ctx context.Context, key, note string, opts ...FlowOption) (FlowChange, error) {
 	return c.changeFlow(ctx, "flow.pause", key, note, opts)
 }
@@ -149,20 +148,19 @@ func (c *Client) changeFlow(ctx context.Context, verb, key, note string, opts []
 	return r, err
 }
 
-// FlowHold says what stops the calls of a flow key because of what its target answered.
+// FlowHold describes why the calls of a flow key are stopped: its target asked for a pause
+// (Retry-After), or its circuit is open.
 type FlowHold = schemas.FlowHoldInfo
 
-// FlowHolds returns the flow keys whose calls are stopped because of what their targets answered:
-// Retry-After, or nothing at all. Errors: ErrUnavailable.
+// FlowHolds returns the holds of all flow keys whose calls are stopped. Errors: ErrUnavailable.
 func (c *Client) FlowHolds(ctx context.Context) ([]FlowHold, error) {
 	var r schemas.FlowListReply
 	err := c.call(ctx, "flow.list", struct{}{}, &r)
 	return r.Holds, err
 }
 
-// ResetFlow lets the calls of a flow key begin again that an answer of its target has stopped, and
-// returns what stopped them. Of the options only FlowBy applies. Errors: ErrNotFound if nothing of the kind stops the key,
-// ErrBadRequest, ErrUnavailable.
+// ResetFlow ends the hold of a flow key, so that its calls begin again, and returns the hold. Only the
+// option FlowBy applies. Errors: ErrNotFound for a key without a hold, ErrBadRequest, ErrUnavailable.
 func (c *Client) ResetFlow(ctx context.Context, key string, opts ...FlowOption) (FlowHold, error) {
 	var r schemas.FlowResetReply
 	err := c.call(ctx, "flow.reset", schemas.FlowResetRequest{Key: key, By: flowOptionsOf(opts).by}, &r)

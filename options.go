@@ -104,8 +104,8 @@ func By(name string) ControlOption { return controlOption(func(o *controlOptions
 // of the schedule has no result, whatever the schedule's timeroverlap is.
 func AllowOverlap() ControlOption { return controlOption(func(o *controlOptions) { o.allow = true }) }
 
-// RequestName names the request of [Client.Trigger], with up to 128 bytes: a call with the same
-// name, for example after ErrUnavailable, asks for no other run, as long as it is one of the
+// RequestName names the request of [Client.Trigger], with up to 128 bytes. A repeated call with the same
+// name, for example after ErrUnavailable, requests no second run, as long as the first is one of the
 // schedule's last 16 triggers.
 func RequestName(name string) ControlOption {
 	return controlOption(func(o *controlOptions) { o.request = name })

@@ -12,8 +12,8 @@ import (
 
 // This file has the options that add a schedule: a timer that fires again and again. Each run
 // fires as an event of its own; see [Firing.Run]. A schedule has one of [Cron] and [Every]
-// instead of a due time; the other options of this file are for schedules only. Adds
-// without a server's answer, such as [Client.AddAsync], check them, too.
+// instead of a due time; the other options of this file are for schedules only. The client itself
+// checks them for adds without a server's answer, such as [Client.AddAsync].
 
 // Cron adds a schedule with a cron expression, at most 256 bytes: five fields, or six with
 // seconds first, such as "30 2 * * *", "0 9 * * MON#1" or "H/15 * * * *". Set the time zone
@@ -68,12 +68,12 @@ func Jitter(d time.Duration) AddOption { return extension(schemas.AttrJitter, d.
 // overlap=first|last|both, such as "gap=skip,overlap=both".
 func DST(rules string) AddOption { return extension(schemas.AttrDST, rules) }
 
-// Days says how a cron expression combines its day of month and its day of week, if it
-// restricts both: "and", or "or".
+// Days sets how a cron expression combines its day of month and its day of week, if it restricts
+// both: "and", or "or".
 func Days(rule string) AddOption { return extension(schemas.AttrDays, rule) }
 
-// MisfirePolicy says which missed runs fire. Runs are missed if two or more are due, because
-// Belfry was down, and none of them has fired.
+// MisfirePolicy decides which missed runs fire. Runs are missed if two or more are due and have not
+// fired, for example because Belfry was down.
 type MisfirePolicy = schemas.Misfire
 
 // The policies for missed runs.
@@ -95,8 +95,8 @@ func Grace(d time.Duration) AddOption { return extension(schemas.AttrGrace, d.St
 // a callback. d is from 1 s to 31 days, and spans at most 60 runs.
 func Expect(d time.Duration) AddOption { return extension(schemas.AttrExpect, d.String()) }
 
-// OverlapPolicy says what happens to a run that is due while the callback of the run before
-// has no result. It does not apply to schedules without a callback.
+// OverlapPolicy decides about a run that is due while the callback of the previous run has no result.
+// It does not apply to schedules without a callback.
 type OverlapPolicy = schemas.Overlap
 
 // The policies for overlapping runs.
@@ -104,19 +104,19 @@ const (
 	OverlapSkip    = schemas.OverlapSkip    // the run is skipped; the default
 	OverlapQueue   = schemas.OverlapQueue   // the run waits; a later one takes its place
 	OverlapAllow   = schemas.OverlapAllow   // the run fires
-	OverlapReplace = schemas.OverlapReplace // the run waits, and the run before gets no further attempt
+	OverlapReplace = schemas.OverlapReplace // the run waits, and the previous run gets no further attempt
 )
 
 // Overlap sets the policy for overlapping runs.
 func Overlap(p OverlapPolicy) AddOption { return extension(schemas.AttrOverlap, p.String()) }
 
 // Exclude names calendars of dates on which the schedule does not run, at most 8; see
-// [Client.PutCalendar]. A date is that of the run's local time. A calendar that does not
-// exist is refused.
+// [Client.PutCalendar]. The date of a run is that of its local time in the schedule's zone. A
+// calendar that does not exist is an error.
 func Exclude(calendars ...string) AddOption {
 	return extension(schemas.AttrExclude, strings.Join(calendars, ","))
 }
 
-// ExcludeShift says what happens to a run on an excluded date: skip (the default), or it runs
-// at the same local time on the next or previous date that is not excluded.
+// ExcludeShift decides about a run on an excluded date: "skip", the default, skips it; "next" and
+// "previous" move it to the same local time on the next or previous date that is not excluded.
 func ExcludeShift(rule string) AddOption { return extension(schemas.AttrExcludeShift, rule) }

@@ -18,18 +18,18 @@ type (
 	Schedule = schemas.ScheduleInfo
 	// ScheduleRun is a run of a schedule.
 	ScheduleRun = schemas.RunInfo
-	// Decision says what became of a range of nominal times of a schedule.
+	// Decision is the decision about a range of nominal times of a schedule: fired, skipped or missed.
 	Decision = schemas.DecisionInfo
-	// Preview shows when a schedule runs, and why then.
+	// Preview has the next runs of a schedule, with the reasons for their times.
 	Preview = schemas.PreviewReply
 	// Backfilled is the answer to [Client.Backfill].
 	Backfilled = schemas.BackfillReply
 	// Updated is the answer to [Client.Update]: the schedule, and its next nominal times
 	// before and after.
 	Updated = schemas.UpdateReply
-	// Why says what became, or will become, of times of a schedule.
+	// Why explains times of a schedule, or the time of a timer: fired, planned or not, and the reason.
 	Why = schemas.WhyReply
-	// CatchUp says what happens to the nominal times that a schedule missed during a pause.
+	// CatchUp decides about the nominal times that a schedule missed during a pause.
 	CatchUp = schemas.Misfire
 )
 
@@ -40,14 +40,14 @@ const (
 	CatchUpAll  = schemas.MisfireAll  // each fires, oldest first, up to 1,000; the rest as with CatchUpOne
 )
 
-// RunTimerID returns the id of the timer that a run of a schedule is, if the schedule has a
-// callback: Get, Cancel and Replay take it.
+// RunTimerID returns the timer id of a run of a schedule with a callback. Get, Cancel and Replay
+// take it.
 func RunTimerID(schedule TimerID, run uint32) TimerID { return schemas.RunTimer(schedule, run) }
 
-// Pause makes a pending timer or schedule wait until [Client.Resume]. After it returned nil,
-// nothing fires but what [Client.Trigger] and [Client.Backfill] ask for. note says why, at
-// most 256 bytes of printable text. Pausing with the same note succeeds again. Errors:
-// ErrAlreadyFired, ErrAlreadyDone, ErrNotFound, ErrBadRequest, ErrUnavailable.
+// Pause makes a pending timer or schedule wait until [Client.Resume]. After it has returned nil, only
+// runs that [Client.Trigger] and [Client.Backfill] request fire. note is the reason, at most 256 bytes
+// of printable text. Pausing again with the same note succeeds. Errors: ErrAlreadyFired,
+// ErrAlreadyDone, ErrNotFound, ErrBadRequest, ErrUnavailable.
 func (c *Client) Pause(ctx context.Context, id TimerID, note string, opts ...ControlOption) (Timer, error) {
 	var t Timer
 	err := c.call(ctx, "schedule.pause", schemas.PauseRequest{TimerRef: ref(id), Note: note, By: callerName(opts)}, &t)
@@ -63,9 +63,9 @@ func (c *Client) PauseGroup(ctx context.Context, group, note string, opts ...Con
 	})
 }
 
-// Resume lets a paused timer or schedule fire again. A one-shot timer that came due meanwhile
-// fires at once; catchUp says what happens to the nominal times of a schedule. Resuming a
-// timer that is not paused succeeds. Errors are those of [Client.Pause].
+// Resume lets a paused timer or schedule fire again. A one-shot timer that became due meanwhile fires
+// at once; catchUp decides about the nominal times that a schedule missed. Resuming a timer that is
+// not paused succeeds. Errors are those of [Client.Pause].
 func (c *Client) Resume(ctx context.Context, id TimerID, catchUp CatchUp, opts ...ControlOption) (Timer, error) {
 	var t Timer
 	err := c.call(ctx, "schedule.resume", schemas.ResumeRequest{TimerRef: ref(id), CatchUp: catchUp.String(), By: callerName(opts)}, &t)
@@ -94,11 +94,11 @@ func (c *Client) group(ctx context.Context, verb string, request func(cursor str
 	}
 }
 
-// Trigger asks for a run of a schedule now, also of a paused one. The run has a number of its
-// own and does not move the schedule. With [AllowOverlap] it fires also while the previous
-// run has no result. Each call is a run; after ErrUnavailable it may have been asked for.
-// Errors: ErrAlreadyDone for a schedule that has ended, ErrBadRequest for a one-shot timer,
-// ErrNotFound, ErrUnavailable, also if 16 runs have been asked for and not fired.
+// Trigger requests an extra run of a schedule at once, even of a paused one. The run has its own
+// number and does not move the schedule. With [AllowOverlap] it fires even while the previous run has
+// no result. Each call requests a run; after ErrUnavailable the run may have been requested, see
+// [RequestName]. Errors: ErrAlreadyDone for a schedule that has ended, ErrBadRequest for a one-shot
+// timer, ErrNotFound, ErrUnavailable, also if 16 requested runs have not fired yet.
 func (c *Client) Trigger(ctx context.Context, id TimerID, opts ...ControlOption) (Timer, error) {
 	var t Timer
 	o := controlled(opts)
@@ -109,7 +109,7 @@ func (c *Client) Trigger(ctx context.Context, id TimerID, opts ...ControlOption)
 // BackfillPeriod is the period of a [Client.Backfill]. From and To are inclusive.
 type BackfillPeriod struct {
 	From, To time.Time
-	// Every is the least time between two runs, up to 24 h; 0 for none.
+	// Every is the minimum time between two runs, up to 24 h; 0 for none.
 	Every time.Duration
 	// Again also fires nominal times that have fired.
 	Again bool
@@ -157,8 +157,8 @@ func (c *Client) Update(ctx context.Context, e event.Event, add []AddOption, opt
 	return reply, err
 }
 
-// Preview returns the next n runs of a stored schedule from a time on, at most 1,000, with
-// explanations. The zero time is now. Errors: ErrNotFound, ErrBadRequest, ErrUnavailable.
+// Preview returns the next n runs of a stored schedule, at most 1,000, with explanations. The runs begin
+// at from; the zero time is the present. Errors: ErrNotFound, ErrBadRequest, ErrUnavailable.
 func (c *Client) Preview(ctx context.Context, id TimerID, from time.Time, n int) (Preview, error) {
 	q := schemas.PreviewRequest{TimerRef: ref(id), N: n}
 	if !from.IsZero() {
@@ -169,8 +169,8 @@ func (c *Client) Preview(ctx context.Context, id TimerID, from time.Time, n int)
 	return reply, err
 }
 
-// Why says what became, or will become, of a timer or of a time of a schedule: it fired, was
-// skipped and why, is planned, or is not a time of the schedule. at is an RFC 3339 time, or
+// Why explains a timer, or a time of a schedule: it fired, was skipped for a reason, is planned, or
+// is not a time of the schedule. at is an RFC 3339 time, or
 // in the schedule's zone a date such as "2027-03-28" or a local time such as
 // "2027-03-28T02:30". A date asks about each of its nominal times, at most 100; "" asks about
 // the last nominal time that is decided and the next one. For a one-shot timer at must be "".
@@ -181,9 +181,9 @@ func (c *Client) Why(ctx context.Context, id TimerID, at string) (Why, error) {
 	return reply, err
 }
 
-// Runs yields the runs of a schedule, newest first. What Belfry no longer knows of a run is
-// zero: the record of a run with a callback expires after the setting retention. The
-// iteration ends after the first error: ErrNotFound, ErrBadRequest, ErrUnavailable.
+// Runs yields the runs of a schedule, newest first. A field that Belfry does not know any more is zero:
+// the record of a run with a callback expires after the setting retention. The iteration ends after
+// the first error: ErrNotFound, ErrBadRequest, ErrUnavailable.
 func (c *Client) Runs(ctx context.Context, id TimerID) iter.Seq2[ScheduleRun, error] {
 	return pages(func(cursor string) ([]ScheduleRun, string, error) {
 		page, err := c.runs(ctx, id, cursor)
@@ -191,8 +191,8 @@ func (c *Client) Runs(ctx context.Context, id TimerID) iter.Seq2[ScheduleRun, er
 	})
 }
 
-// Decisions returns what became of the last nominal times of a schedule, newest first, as at
-// most 40 ranges. Errors: ErrNotFound, ErrBadRequest, ErrUnavailable.
+// Decisions returns the decisions about the last nominal times of a schedule, newest first, as at most
+// 40 ranges. Errors: ErrNotFound, ErrBadRequest, ErrUnavailable.
 func (c *Client) Decisions(ctx context.Context, id TimerID) ([]Decision, error) {
 	page, err := c.runs(ctx, id, "")
 	return page.Decisions, err

@@ -10,7 +10,7 @@ import (
 // SearchQuery selects timers for [Client.Search]. An empty field selects all; every field but Error,
 // and a Text that ends with *, is compared as a whole.
 type SearchQuery struct {
-	// Text is an event id, a source or a type, or with a last * the start of an event id.
+	// Text is an event id, a source or a type; with a * at its end, the start of an event id.
 	Text               string
 	ID, Source, Type   string
 	Service, Group     string
@@ -29,12 +29,12 @@ type SearchQuery struct {
 	Cursor string
 }
 
-// SearchPage is one page of a search, of the search index of a node.
+// SearchPage is one page of a search in the search index of a node.
 type SearchPage = schemas.SearchReply
 
-// Search returns a page of timers, also of timers whose records have expired, as the search index of
-// a node has them: SearchPage.AsOf says how complete it is. Nodes with role visibility have an index;
-// without one the error is ErrUnavailable. Errors: ErrBadRequest, ErrUnavailable.
+// Search returns a page of timers from the search index of a node, including timers whose records have
+// expired. SearchPage.AsOf is a time up to which the index has every change. Nodes with role visibility
+// have an index. Errors: ErrBadRequest, ErrUnavailable, also if no node has an index.
 func (c *Client) Search(ctx context.Context, q SearchQuery) (SearchPage, error) {
 	r := schemas.SearchRequest{
 		Q: q.Text, ID: q.ID, Source: q.Source, Type: q.Type, Service: q.Service, Group: q.Group, States: q.States, DueFrom: searchTime(q.DueFrom), DueTo: searchTime(q.DueTo),
@@ -62,8 +62,8 @@ func searchTime(t time.Time) string {
 // Counts are numbers of timers by service, state and time.
 type Counts = schemas.CountsReply
 
-// Counts returns the numbers of timers of a service, "" for all, by state, as the search index of a
-// node has them. Errors: those of Search.
+// Counts returns the numbers of timers of a service, "" for all, by state, from the search index of a
+// node. Errors: those of Search.
 func (c *Client) Counts(ctx context.Context, service string) (Counts, error) {
 	var counts Counts
 	err := c.call(ctx, "counts", schemas.CountsRequest{Service: service}, &counts)

@@ -32,16 +32,16 @@ type Add struct {
 	Record schemas.Record
 
 	suspect bool // see Writer.dedup
-	// rev is the revision of the stored record, of Stored. reserved is what the add has reserved in the
-	// quota.Ledger.
+	// rev is the revision of the record that the add has stored. reserved is the amount that the add has
+	// reserved in the quota.Ledger.
 	rev      uint64
 	reserved quota.Amount
 	settled  atomic.Bool
 	span     *tracing.Span // nil without traces
 }
 
-// Receiver receives the outcome of an add: of the stream's adds it acknowledges the message,
-// of a caller's add it answers the caller.
+// Receiver receives the outcome of an add. For an add of the stream it acknowledges the message, for
+// an add of a caller it answers the caller.
 type Receiver interface {
 	// Settle is called once for each add, from any goroutine. It must not block.
 	Settle(Outcome)
@@ -64,7 +64,7 @@ const (
 	Delayed
 )
 
-// String is the result as metrics have it.
+// String returns the value of the metrics' label result.
 func (r Result) String() string {
 	return [...]string{"accepted", "duplicate", "rejected", "delayed"}[r]
 }
@@ -79,7 +79,7 @@ type Outcome struct {
 	DueMs, AddedMs int64
 }
 
-// Reply is the outcome as callers of the API get it.
+// Reply converts the outcome to the answer of the API.
 func (o Outcome) Reply() (schemas.AddReply, error) {
 	if o.Err != nil {
 		return schemas.AddReply{}, o.Err
@@ -91,5 +91,5 @@ func (o Outcome) Reply() (schemas.AddReply, error) {
 	return reply, nil
 }
 
-// take reports whether the caller is the first, and so the one to settle the add.
+// take reports whether this is the first call. Only the first caller may settle the add.
 func (a *Add) take() bool { return a.settled.CompareAndSwap(false, true) }

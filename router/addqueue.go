@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// addQueue holds the adds whose callers wait until a group is free, in the order of each tenant.
-// take serves the tenants with adds round robin, one add of each at a time, so a tenant with many
-// adds holds up those of another one by at most one group. The default tenant counts as one.
+// addQueue holds the adds of waiting callers until a group is free. Each tenant has a queue. take
+// serves the tenants with adds round robin, one add at a time, so a tenant with many adds delays
+// the adds of other tenants by at most one group. The default tenant counts as one tenant.
 //
 // MaxAdds bounds the adds in the queue. One goroutine calls wait and take; the other methods are
 // safe for concurrent use.

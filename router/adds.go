@@ -108,7 +108,7 @@ func (s *Service) process(group []*Add) {
 	var refused []refusal
 	for _, a := range group {
 		if a.settled.Load() {
-			continue // its caller's time is up
+			continue // OperationTimeout has passed: its caller has an answer
 		}
 		if err := s.validate(a, s.parse); err != nil {
 			if schemas.CodeOf(err) == schemas.CodeUnavailable {
@@ -125,8 +125,8 @@ func (s *Service) process(group []*Add) {
 	each(refused, func(f refusal) { outcomes{s}.Reject(f.a, f.reason) })
 }
 
-// write stores valid adds. Those of the stream that are of tenants have a dedup check of their
-// own, because each consumer of the stream has one.
+// write stores valid adds. Adds of tenants from the stream have a separate dedup check, because their
+// stream has a separate consumer.
 func (s *Service) write(valid []*Add) {
 	tenants := 0
 	for _, a := range valid {
@@ -176,12 +176,12 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 	}
 	limits := s.o.Limits
 	limits.Tenant = a.Tenant
-	limits.MaxMessage = s.o.Store.MaxMessage() // the limit of the server that this node is connected to now
+	limits.MaxMessage = s.o.Store.MaxMessage() // of the server to which this node is connected at present
 	ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
 	defer cancel()
 	calendars := s.calendars(ctx)
 	if a.Tenant != "" {
-		calendars = recurrence.UnknownCalendars // checkOfTenant refuses every name, so that no tenant learns which exist
+		calendars = recurrence.UnknownCalendars // checkOfTenant refuses every calendar, so that no tenant learns which ones exist
 	}
 	rec, spec, err := parse(a.Header, a.Data, a.AddedMs, limits, calendars)
 	if err != nil {

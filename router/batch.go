@@ -54,7 +54,7 @@ func (b *batcher) start(group []*Add) {
 // close ends loop. The caller makes sure that put and run are not called any more.
 func (b *batcher) close() { b.waiting.close() }
 
-// loop processes what is put, until close and until all groups are processed.
+// loop processes the queued adds until close. It returns when all groups are processed.
 func (b *batcher) loop() {
 	defer b.groups.Wait()
 	for b.waiting.wait() {

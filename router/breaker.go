@@ -17,9 +17,9 @@ const (
 	retryMax   = 2 * time.Second
 )
 
-// breaker is the circuit breaker of one thing that adds need, such as a shard or
-// timers.rejected. While the thing fails, it is tried once per pause. In between, allow
-// returns the last error at once, so adds of other shards do not wait behind a time-out.
+// breaker is the circuit breaker of one dependency of adds, such as a shard or timers.rejected.
+// While the dependency fails, it is tried once per pause. In between, allow returns the last
+// error at once, so adds of other shards do not wait behind a time-out.
 type breaker struct {
 	what string
 	now  func() time.Time
@@ -32,7 +32,7 @@ type breaker struct {
 	trial bool // a try is under way
 }
 
-// allow returns nil if the thing works or is due for a try, else the error of the last try.
+// allow returns nil if the dependency works or is due for a try, else the error of the last try.
 func (b *breaker) allow() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +71,7 @@ func (b *breaker) note(err error) {
 	b.trial = false
 }
 
-// Breakers are the circuit breakers of everything that adds need.
+// Breakers are the circuit breakers of all dependencies of adds.
 type Breakers struct {
 	shards                             []*breaker
 	services, lookup, records, rejects *breaker

@@ -12,15 +12,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A bulk operation changes all timers, or dead letters, that a filter selects: one page for each
-// request, and the cursor of an answer gets the next page. Belfry keeps nothing between requests, so
-// an operation can be continued by any node, and repeated from the start: what is done is not
-// selected, or not changed, again. Each timer is changed by compare-and-set, and only if the filter
-// still selects it at that revision.
+// A bulk operation changes all timers, or dead letters, that a filter selects. Each request changes
+// one page, and the cursor in its answer selects the next page. Belfry keeps no state between
+// requests, so any node can continue an operation, and a caller can repeat it from the start: items
+// that are done are not changed again. Each timer is changed by compare-and-set, and only if the
+// filter still selects it at that revision.
 //
-// A cursor has a number before that of the list, which keeps the whole operation the same:
-// a reschedule has the due time, and an operation on dead letters the time of its first page. A replay
-// at a rate has the due time of its next letter before these.
+// A cursor begins with a number that all pages of an operation share: the due time of a reschedule,
+// or the time of the first page of an operation on dead letters. The cursor of the list follows it. A
+// replay at a rate has the due time of its next letter before both.
 
 // cursorSeparator is between that number and the cursor of the list.
 const cursorSeparator = "/"
@@ -57,7 +57,8 @@ func bulkLimit(limit int) (int, error) {
 	return limit, nil
 }
 
-// bulkQuery returns what a request selects. The operation can change timers in states.
+// bulkQuery returns the list of the timers that a request selects. The operation can change timers in
+// states.
 func (s *Service) bulkQuery(q *schemas.BulkRequest, states []schemas.State) (store.ListQuery, error) {
 	list := store.ListQuery{States: q.States, Group: q.Group, Schedule: q.Schedule}
 	if q.Service == "" && q.Group == "" {
@@ -76,7 +77,7 @@ func (s *Service) bulkQuery(q *schemas.BulkRequest, states []schemas.State) (sto
 		return list, err
 	}
 	if q.Service == "" {
-		// A group is that of one tenant: others may use the same name. See also group.
+		// A group belongs to one tenant: other tenants may use the same name. See also group.
 		list.Tenant = &s.scope.Tenant
 	}
 	list.Limit, err = bulkLimit(q.Limit)
@@ -137,7 +138,7 @@ func (s *Service) BulkReschedule(ctx context.Context, q schemas.BulkRescheduleRe
 		if err != nil {
 			return reply, err
 		}
-		// The list is in the order of the last change, so it comes to timers that were moved again.
+		// The list is in the order of the last change, so it returns moved timers a second time.
 		timers := slices.DeleteFunc(page.Timers, func(t store.Timer) bool { return t.Record.DueMs == due })
 		reply, err = s.bulk(ctx, timers, q.DryRun, &list, func(rec *schemas.Record) (edit, error) { return s.ops.reschedule(rec, due, by) })
 		reply.Cursor = nextCursor(due, page.Cursor)
@@ -149,7 +150,7 @@ func (s *Service) BulkReschedule(ctx context.Context, q schemas.BulkRescheduleRe
 func (s *Service) bulk(ctx context.Context, timers []store.Timer, dry bool, list *store.ListQuery, f func(*schemas.Record) (edit, error)) (schemas.BulkReply, error) {
 	reply := schemas.BulkReply{BulkCounts: schemas.BulkCounts{Matched: len(timers)}, Timers: make([]schemas.TimerInfo, 0, len(timers))}
 	ops := s.ops
-	ops.Revision = 0 // that of one timer
+	ops.Revision = 0 // each timer has its own revision
 	errs := make([]error, len(timers))
 	if !dry {
 		each(indexes(len(timers)), func(i int) { timers[i], errs[i] = ops.changeSelected(ctx, timers[i].ID, list, f) })
@@ -173,8 +174,8 @@ func (s *Service) bulk(ctx context.Context, timers []store.Timer, dry bool, list
 	return reply, nil
 }
 
-// stops reports whether an error about one item is about the store, so that the others of the page
-// would have it, too.
+// stops reports whether an error about one item comes from the store, so that the rest of the page
+// would fail with it.
 func stops(code schemas.Code) bool {
 	return code == "" || code == schemas.CodeUnavailable || code == schemas.CodeStoreFull
 }
@@ -219,7 +220,7 @@ func (s *Service) bulkDead(ctx context.Context, q *schemas.BulkDeadRequest, verb
 	if err != nil {
 		return page, err
 	}
-	// A replayed timer that dies again is at the end of the list: it is not part of the operation.
+	// The new dead letter of a replayed timer that fails again is not part of the operation.
 	dq.Until, dq.Cursor = time.UnixMilli(until+1), cursor
 	if len(q.Sequences) > 0 {
 		page, err = s.deadSequences(ctx, dq, q.Sequences, verb)
@@ -257,8 +258,8 @@ func (s *Service) deadSequences(ctx context.Context, dq store.DeadQuery, sequenc
 	return page, nil
 }
 
-// pace gives the letters of a replay their due times. Its cursor has the time of the next one
-// before that of the operation.
+// pace gives the letters of a replay their due times. Its cursor has the due time of the next letter
+// before the time of the operation.
 type pace struct {
 	interval time.Duration
 	nextNs   int64 // Unix nanoseconds
@@ -281,7 +282,7 @@ func (s *Service) paceOf(q *schemas.BulkDeadRequest, verb string) (*pace, string
 	return &pace{interval: r.Interval(), nextNs: next}, rest, err
 }
 
-// due returns the due time of the next letter, in Unix milliseconds; 0 for now.
+// due returns the due time of the next letter, in Unix milliseconds; 0 for at once.
 func (p *pace) due(nowMs int64) int64 {
 	if p == nil {
 		return 0
@@ -290,7 +291,7 @@ func (p *pace) due(nowMs int64) int64 {
 	return (p.nextNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
 }
 
-// replayed says that a letter has got a due time.
+// replayed notes that a letter was replayed with a due time.
 func (p *pace) replayed(dueMs int64) {
 	if p != nil {
 		p.nextNs += int64(p.interval)
@@ -298,7 +299,7 @@ func (p *pace) replayed(dueMs int64) {
 	}
 }
 
-// finish adds what the pace keeps to a reply.
+// finish adds the due time of the last letter, and the pace's part of the cursor, to a reply.
 func (p *pace) finish(reply *schemas.BulkDeadReply) {
 	if p != nil {
 		reply.Last, reply.Cursor = p.last, nextCursor(p.nextNs, reply.Cursor)
@@ -335,8 +336,8 @@ func (s *Service) BulkReplay(ctx context.Context, q schemas.BulkDeadRequest, fro
 }
 
 // BulkDiscard removes a page of dead letters for good, or only lists them. The records of their
-// timers stay as they are. Each removal is logged with the caller, and is not counted as expired. It
-// is otherwise as BulkReplay, without a rate.
+// timers do not change. Each removal is logged with the caller, and is not counted as expired.
+// Everything else is as in BulkReplay, without a rate.
 func (s *Service) BulkDiscard(ctx context.Context, q schemas.BulkDeadRequest, from schemas.Caller) (schemas.BulkDeadReply, error) {
 	if q.Rate != "" {
 		return schemas.BulkDeadReply{}, schemas.Errorf(schemas.CodeBadRequest, "rate is for a replay: leave it out")

@@ -59,7 +59,7 @@ func CurrentCalendars(ctx context.Context, from Calendars) recurrence.Calendars 
 	return currentCalendars{ctx, from}
 }
 
-// calendarCheck tells which schedules wait for their calendars. It reads the calendars at most once.
+// calendarCheck finds schedules that wait for their calendars. It reads the calendars at most once.
 type calendarCheck struct {
 	ctx  context.Context
 	from Calendars
@@ -67,7 +67,7 @@ type calendarCheck struct {
 	err  error
 }
 
-// problem returns why a schedule that excludes these calendars waits; "" if it need not.
+// problem returns the reason why a schedule that excludes these calendars waits; "" if it does not.
 func (c *calendarCheck) problem(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -95,7 +95,8 @@ func waitsFor(err error) string {
 	return fmt.Sprintf("The schedule waits, and no run fires meanwhile: %v.", err)
 }
 
-// scheduleProblem returns why a schedule that is not final has no next run; "" if it has one.
+// scheduleProblem returns the reason why a schedule that is not final has no next run; "" if it has
+// one.
 func (s *Service) scheduleProblem(ctx context.Context, t *store.Timer) string {
 	names := t.Record.Schedule.Exclude
 	check := calendarCheck{ctx: ctx, from: s.o.Store}
@@ -182,7 +183,7 @@ func (s *Service) writeCalendar(ctx context.Context, set *store.CalendarSet, c s
 		case !errors.Is(err, store.ErrRevision):
 			return 0, err
 		case try == putTries:
-			return 0, schemas.Errorf(schemas.CodeConflict, "calendar %s changes all the time: try again", c.Name)
+			return 0, schemas.Errorf(schemas.CodeConflict, "calendar %s is being changed by other requests: try again", c.Name)
 		}
 		if set, err = s.o.Store.RefreshCalendars(ctx); err != nil {
 			return 0, err
@@ -280,7 +281,7 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 		case e.unread > 0:
 			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: %d records have a newer format than this node reads, and may be schedules that exclude it: try again when all nodes have the newer version (belfry status shows the format levels)", q.Name, e.unread)
 		case e.partial:
-			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: there was no time to read all schedules: try again when the store is less busy", q.Name)
+			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: the time was too short to read all schedules: try again when the store is less busy", q.Name)
 		}
 		c := store.Calendar{Name: q.Name, AtMs: s.nowMs(), By: by.Name()}
 		if _, err = s.writeCalendar(ctx, set, c, old.Rev, s.o.Store.DeleteCalendar); err != nil {

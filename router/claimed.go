@@ -11,13 +11,13 @@ import (
 const (
 	// claimTimeout bounds the reads about a claim, so that they do not use up the time of the request.
 	claimTimeout = 2 * time.Second
-	// claimSlack is how long before its claim, by the cluster's clock, an event may seem to be
-	// published.
+	// claimSlack bounds the time by which, because clocks differ, the publish time of an event may lie
+	// before its claim.
 	claimSlack = 100 * time.Millisecond
 )
 
-// claimOf says who claimed a timer and where its event is; nil for a schedule and for a timer that has
-// not fired. What cannot be read now is left out. Nothing is stored for it when a timer fires: the
+// claimOf returns the node that claimed a timer and the position of its event; nil for a schedule and
+// for a timer that has not fired. It leaves out parts that cannot be read. Firing stores nothing for it: the
 // message id finds the event, and the store has the owners of the shard's last terms.
 func (s *Service) claimOf(ctx context.Context, t *store.Timer) *schemas.ClaimInfo {
 	r := &t.Record

@@ -88,7 +88,7 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 	})
 }
 
-// deadInfo is readLetter with a description also of a letter that cannot be decoded.
+// deadInfo is readLetter, but also describes a letter that cannot be decoded.
 func (s *Service) deadInfo(m *store.Letter) (letter, error) {
 	l, err := s.readLetter(m)
 	if err != nil {
@@ -107,8 +107,8 @@ func (sc *Scope) deadRef(ref schemas.TimerRef) (id schemas.TimerID, run uint32, 
 	return id, 0, err
 }
 
-// DeadReplay puts dead letters back into the wheel: due now, with all their attempts. A
-// letter is removed only after its record is written, so an interrupted replay can be
+// DeadReplay puts dead letters back into the wheel: they are due at once, with all attempts
+// again. A letter is removed only after its record is written, so an interrupted replay can be
 // repeated. A letter that cannot be replayed stays. from is the verified part of the
 // caller, q.By the caller's own claim. Errors: bad_request, invalid_timer_id, not_found,
 // conflict, damaged, too_large, store_full, unavailable.
@@ -218,9 +218,10 @@ func partly(ctx context.Context, reply schemas.ReplayReply, err error) (schemas.
 	return reply, nil
 }
 
-// replayOne puts one letter back, due at dueMs (Unix milliseconds) but not before now. Errors: bad_request for a letter of a consumer of fired
-// events (the Go client's Handle); conflict if another timer has its id now; unavailable
-// while functions has published the letter and not written the record yet.
+// replayOne puts one letter back, due at dueMs (Unix milliseconds), but not before the present. Errors:
+// bad_request for a letter of a consumer of fired events (the Go client's Handle); conflict if its id
+// belongs to another timer meanwhile; unavailable while functions has published the letter but not yet
+// written the record.
 func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schemas.Caller) error {
 	if c := l.info.Consumer; c != "" {
 		return schemas.Errorf(schemas.CodeBadRequest, "dead letter %d is from consumer %s of %s and has no callback to replay; publishing the event again would reach every consumer: add it under another id", l.raw.Sequence, c, schemas.SubjectFired(l.info.Service))
@@ -275,8 +276,8 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 	return s.o.Store.DeadDelete(ctx, l.raw.Sequence)
 }
 
-// undeliverable reports whether the letter's event was never published, and so never called
-// back.
+// undeliverable reports whether the letter's event was never published, so that its callback was never
+// made.
 func (l *letter) undeliverable() bool { return l.info.ErrorCode == schemas.ReasonUndeliverable }
 
 // replayable reports whether a letter's record must be written. If not, and without an

@@ -1,13 +1,12 @@
-// Package router validates adds and carries out operations on timers. It knows no
-// transport: package natsapi serves it on timers.add and timers.api, and an HTTP server can
-// call it the same way.
+// Package router validates adds and carries out operations on timers. It is free of transport:
+// package natsapi serves it on timers.add and timers.api, package httpapi over HTTP.
 //
 // # Guarantees
 //
 //   - The outcome of an add is Stored or Duplicate only after JetStream has acknowledged
 //     the record and its index entry.
-//   - The same event again is one timer: a repeated add is a duplicate, another timer under
-//     the same source and id is a conflict.
+//   - An event that is added twice is one timer: the repeated add is a duplicate. Another timer
+//     under the same source and id is a conflict.
 //   - A rejected add of the stream is on timers.rejected with its bytes, its headers and
 //     the reason before its outcome is Rejected. No input stops or crashes the router, or
 //     makes it loop.

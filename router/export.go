@@ -16,9 +16,10 @@ var (
 	exportStates  = append(slices.Clone(exportDefault), schemas.StateRetrying, schemas.StateDelivered)
 )
 
-// Export returns the events of a page of timers, so that they can be published again. Timers that are
-// selected while all pages are read are on one of them. Errors: bad_request; invalid_timer_id and
-// not_found for a request that names a timer; unavailable, after which the same request continues.
+// Export returns the events of a page of timers, so that they can be published again. The pages
+// together have every timer that the request selects during the whole export. Errors: bad_request;
+// invalid_timer_id and not_found for a request that names a timer; unavailable, after which the same
+// request continues.
 func (s *Service) Export(ctx context.Context, q schemas.ExportRequest) (schemas.ExportReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.ExportReply, error) {
 		reply := schemas.ExportReply{Timers: []schemas.ExportInfo{}}
@@ -50,8 +51,8 @@ func (s *Service) Export(ctx context.Context, q schemas.ExportRequest) (schemas.
 	})
 }
 
-// exportQuery returns what a request selects: timers of one tenant, because an event does not say
-// whose it is.
+// exportQuery returns the list of the timers that a request selects. They belong to one tenant, because
+// an event does not name its tenant.
 func (s *Service) exportQuery(q *schemas.ExportRequest) (store.ListQuery, error) {
 	tenant := cmp.Or(q.Tenant, s.scope.Tenant)
 	list := store.ListQuery{States: q.States, Tenant: &tenant, Group: q.Group, Schedule: q.Schedule, Whole: true, Cursor: q.Cursor, Limit: q.Limit}

@@ -10,11 +10,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// When many cancels are under way, they take a fast path. It needs no goroutine per cancel,
-// and reads the record by a direct get, which any replica may answer, and be behind. That
-// is good enough for a compare-and-set, which refuses a stale revision. Any other answer
-// (no such timer, already fired, already cancelled) is not trusted: the cancel then takes
-// the slow path, Operations.Cancel, which reads from the shard's leader.
+// When many cancels are under way, they take a fast path. It needs no goroutine per cancel. It
+// reads the record by a direct get, and the replica that answers may be behind. The
+// compare-and-set of the cancel refuses a stale revision. Any other answer (no such timer, already
+// fired, already cancelled) is not trusted: the cancel then takes the slow path,
+// Operations.Cancel, which reads from the shard's leader.
 //
 //	request ─▶ reading ─▶ queue ─▶ writing ─▶ queue ─▶ answered
 //	              │         │                   │

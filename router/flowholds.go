@@ -10,11 +10,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FlowReset ends what stops the calls of a flow key because of an answer of its target: a pause of
-// Retry-After, or an open circuit. The events that wait are called soon, and the next answer counts
-// again. When it returns without an error, every node knows it. Errors: bad_request for a pattern,
-// not_found if nothing of the kind stops the key, unavailable, after which the reset may have been
-// made.
+// FlowReset ends the hold of a flow key: a pause of Retry-After, or an open circuit. The events that
+// wait are called soon, and the next answer of the target may set a hold again. When FlowReset returns
+// without an error, the reset is in force on all nodes. Errors: bad_request for a pattern, not_found
+// for a key without a hold, unavailable, after which the reset may have been made.
 func (s *Service) FlowReset(ctx context.Context, q schemas.FlowResetRequest, from schemas.Caller) (schemas.FlowResetReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.FlowResetReply, err error) {
 		if err := checkFlowPattern(q.Key); err != nil {

@@ -186,7 +186,7 @@ func (s *Service) FlowDelete(ctx context.Context, q schemas.FlowRequest, from sc
 	})
 }
 
-// unreadable is the refusal to change part of a limit that cannot be read.
+// unreadable is the error of a change of a part of a limit that cannot be read.
 func unreadable(l *store.FlowLimit) error {
 	return schemas.Errorf(schemas.CodeConflict, "the limit of %s cannot be read, so its calls wait: set it again: %w", l.Pattern, l.Err)
 }
@@ -200,7 +200,7 @@ type limitChange struct {
 	stored   bool   // the limit must exist
 	done     string // for the log
 	// edit returns the limit after the change: old if nothing changes, nil to delete it. old
-	// has only the pattern if no limit is stored. by says who makes the change.
+	// has only the pattern if no limit is stored. by is the name of the caller.
 	edit func(old *store.FlowLimit, by string) (*store.FlowLimit, error)
 }
 
@@ -272,7 +272,8 @@ func (s *Service) writeLimit(ctx context.Context, next, old *store.FlowLimit, by
 	return s.o.Store.PutLimit(ctx, *next, old.Rev)
 }
 
-// noLimit says that no limit is stored for a key, and which one applies to it.
+// noLimit returns the error for a key without a stored limit. Its text names the limit that applies to
+// the key.
 func noLimit(set *store.FlowSet, key string) error {
 	l, ok := find(set, key)
 	if t := targetInfo(set, key); ok && t != nil {
@@ -281,7 +282,7 @@ func noLimit(set *store.FlowSet, key string) error {
 		}
 	}
 	if ok {
-		return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: that of %s applies to it", key, l.Pattern)
+		return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: the limit of %s applies to it", key, l.Pattern)
 	}
 	return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s, and none applies to it", key)
 }
@@ -293,8 +294,8 @@ func otherLimit(key string, is, want uint64) error {
 	return revisionError("the limit of %s has revision %d, not %d: get it, check what has changed, and try again", key, is, want)
 }
 
-// except returns the stored limits that apply instead of that of a pattern to keys that match
-// it: limits of single keys, and of longer patterns.
+// except returns the stored limits that apply to keys of a pattern instead of the pattern's own limit:
+// limits of single keys, and of longer patterns.
 func except(set *store.FlowSet, pattern string) []string {
 	if !strings.Contains(pattern, "*") {
 		return nil
@@ -423,7 +424,7 @@ func find(set *store.FlowSet, key string) (store.FlowLimit, bool) {
 	return set.Find(key)
 }
 
-// flowStates returns the states of the keys of a pattern, or that of one key.
+// flowStates returns the states of the keys of a pattern, or the state of one key.
 func (s *Service) flowStates(ctx context.Context, key string, pattern bool) ([]store.FlowKeyState, error) {
 	if pattern {
 		all, _, err := s.o.Store.FlowStates(ctx, key, maxFlowStates)
@@ -439,7 +440,7 @@ func (s *Service) flowStates(ctx context.Context, key string, pattern bool) ([]s
 // flowWaits are the events that wait for a call, by flow key.
 type flowWaits struct {
 	keys    map[string]flowWait
-	partial bool // there was no time to count all
+	partial bool // the time was too short to count all
 }
 
 // flowWait are the events of one key that wait.
@@ -480,7 +481,7 @@ func (s *Service) flowWaits(ctx context.Context, match func(key string) bool) (w
 	return w, err
 }
 
-// keyInfo describes how much of a limit a key uses.
+// keyInfo describes the use of a limit by a key.
 func keyInfo(l *store.FlowLimit, st *store.FlowKeyState, waits *flowWaits, nowMs int64) schemas.FlowKeyInfo {
 	sum := st.State.Summary(l.Limit, l.Rev, nowMs*int64(time.Millisecond))
 	wait := waits.keys[st.Key]

@@ -5,8 +5,8 @@ import "sync"
 // tenantShare is the part of the permits of one kind that a tenant can hold: a quarter.
 const tenantShare = 4
 
-// permits bound the operations of one kind, and those of each tenant to its share, so that a
-// tenant that makes requests without end leaves permits to the others.
+// permits bound the operations of one kind, and the operations of each tenant to its share, so that no
+// tenant can take all permits.
 type permits struct {
 	all chan struct{}
 
@@ -73,8 +73,8 @@ func (p *permits) most(tenant string) int {
 // used is the number of permits that are held.
 func (p *permits) used() int { return len(p.all) }
 
-// gate counts the operations under way, and admits none after close. (A WaitGroup
-// alone must not be used for that: Add may not run concurrently with Wait.)
+// gate counts the operations under way, and admits none after close. A WaitGroup alone is not
+// enough, because its Add must not run concurrently with Wait.
 type gate struct {
 	mu     sync.Mutex
 	closed bool

@@ -41,7 +41,7 @@ func (s *Service) Counts(ctx context.Context, q schemas.CountsRequest) (schemas.
 	})
 }
 
-// asked asks the index about the timers that the scope sees.
+// asked calls f with the service and the tenant by which the index selects the timers in the scope.
 func asked[T any](ctx context.Context, s *Service, service string, f func(ctx context.Context, service string, tenant *string) (T, error)) (T, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (none T, err error) {
 		if s.o.History == nil {
@@ -74,7 +74,7 @@ func (s *Service) expired(ctx context.Context, ref schemas.TimerRef, err error) 
 	case herr == nil && s.scope.Sees(t.Record.Service) && t.Record.State.Final():
 		return t, asOf, nil
 	case herr != nil && !errors.Is(herr, schemas.ErrNotFound):
-		s.o.Log.Debug().Err(herr).Msg("the search index could not be asked for a timer without a record")
+		s.o.Log.Debug().Err(herr).Msg("the search for a timer without a record failed in the search index")
 	}
 	return store.Timer{}, time.Time{}, err
 }

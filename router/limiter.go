@@ -19,9 +19,9 @@ const (
 	// maxAsking bounds the adds of a node that ask their limit at a time. Further ones are refused
 	// as unavailable.
 	maxAsking = 4096
-	// maxHold bounds the time for which an add of the stream waits for its limit, and maxHeld the adds
-	// of a node that do. The others are rejected: the waiting adds of all nodes count for
-	// store.RouterMaxAckPending, and must not stop those of other services.
+	// maxHold bounds the time for which an add of the stream waits for its limit. maxHeld bounds the
+	// number of such adds on a node; further adds are rejected. The waiting adds of all nodes count for
+	// store.RouterMaxAckPending, and must not stop the adds of other services.
 	maxHold = 10 * time.Second
 	maxHeld = 1000
 	// maxLimitStates bounds the states of limits that a node remembers.
@@ -39,8 +39,8 @@ const (
 // acknowledged, so it waits up to maxHold: it reserves a time, and is delivered again then. If
 // it cannot, it is rejected and kept on timers.rejected.
 //
-// A node uses its last copy of the limits, also while that cannot be renewed: adds without a limit do
-// not depend on the store of the limits. Adds with a limit do, because they need its state.
+// A node uses its last copy of the limits even while it cannot renew the copy, so adds without a limit
+// do not depend on the store of the limits. Adds with a limit do, because they need the limit's state.
 //
 // Limits of pending timers are in pending.go.
 type limiter struct {
@@ -58,8 +58,8 @@ type limiter struct {
 	// held are the ends of the waits of the stream's adds, in Unix nanoseconds.
 	held []int64
 
-	// ledger knows the numbers of pending timers, which a follower renews until end is called. counts is true
-	// once it has the numbers that the owners of the shards have published.
+	// ledger has the numbers of pending timers. follow renews them until end is called. counts is true
+	// once the ledger has the numbers that the owners of the shards have published.
 	ledger    *quota.Ledger
 	counts    atomic.Bool
 	following sync.WaitGroup
@@ -80,7 +80,7 @@ func (l *limiter) start() {
 	l.following.Go(func() { l.follow(ctx) })
 }
 
-// unlimited returns the adds without a limit. The others ask theirs, and are settled later.
+// unlimited returns the adds without a limit. The other adds ask their limits, and are settled later.
 func (l *limiter) unlimited(adds []*Add) []*Add {
 	set, _ := l.e.o.Store.FlowsNow()
 	if set == nil {
@@ -159,14 +159,14 @@ func (l *limiter) serve(svc string) {
 // decide admits, delays or refuses the adds of a service.
 func (l *limiter) decide(svc string, batch []*Add) {
 	set, _ := l.e.o.Store.FlowsNow()
-	batch = slices.DeleteFunc(batch, func(a *Add) bool { return a.settled.Load() }) // their callers' time is up
+	batch = slices.DeleteFunc(batch, func(a *Add) bool { return a.settled.Load() }) // OperationTimeout has passed
 	// Adds that were delivered before have reserved a time.
 	returnedFirst(batch)
 	limits := set.AddLimits(svc)
-	// The pending timers before the rates: what is over their limit must not use up a rate.
+	// Check the pending timers before the rates, so that an add over that limit does not use up a rate.
 	batch = l.reserve(svc, limits, batch)
 	reserved := slices.Clone(batch)
-	// The service first: what its limit refuses must not use up that of the tenant.
+	// Check the service first, so that an add that its limit refuses does not use up the tenant's.
 	for _, limit := range limits {
 		if len(batch) > 0 {
 			batch = l.pass(set, limit, batch)
@@ -196,11 +196,11 @@ func returned(a *Add) int {
 	return 0
 }
 
-// pass returns the adds that the rate of a limit admits, of a batch in the order of returnedFirst. The others
-// are settled.
+// pass returns the adds of a batch that the rate of a limit admits, and settles the others. The batch
+// must be in the order of returnedFirst.
 func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) []*Add {
 	if limit.Err != nil {
-		// Nobody knows the limit. To refuse acknowledged adds would lose them.
+		// The limit is not known. A rejection would lose acknowledged adds, so they are delayed.
 		l.complain(limit.Key, limit.Err)
 		return batch
 	}
@@ -248,7 +248,7 @@ func limited(l store.AddLimit, wait time.Duration) *schemas.Error {
 	return err
 }
 
-// errOldLimit says that another node decided by a limit that this node has not read yet.
+// errOldLimit is the error if another node decided by a later limit than this node has read.
 var errOldLimit = errors.New("the limit was changed, and this node has not read the change yet")
 
 // take decides about a batch by one compare-and-set of the limit's state, again after a conflict. nowNs
@@ -301,7 +301,7 @@ func (l *limiter) take(ctx context.Context, set *store.FlowSet, limit store.AddL
 	}
 }
 
-// read reads the state of a limit. Of a damaged one the burst is used up.
+// read reads the state of a limit. It replaces a damaged state by one with no burst left.
 func (l *limiter) read(ctx context.Context, limit store.AddLimit) (store.FlowKeyState, error) {
 	st, err := l.e.o.Store.FlowState(ctx, limit.Key)
 	if errors.Is(err, schemas.ErrDamaged) {
@@ -351,7 +351,7 @@ func (l *limiter) hold(nowNs int64, t flow.Taken) {
 	}
 }
 
-// complain logs why a limit cannot be applied.
+// complain logs the reason why a limit cannot be applied.
 func (l *limiter) complain(key string, err error) {
 	if l.e.run.Err() != nil {
 		return

@@ -12,7 +12,7 @@ type metrics struct {
 	batch    prometheus.Histogram
 	delayed  *prometheus.CounterVec
 	panics   prometheus.Counter
-	// skipped counts what operations decide; the scheduler has the same metric.
+	// skipped counts the nominal times that operations skip; the scheduler has the same metric.
 	skipped skipped.Counter
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Adds is the part of the store that removes adds whose timers must not come back;
-// *store.Store has it.
+// Adds is the part of the store that removes adds, so that a redelivery does not create their timers
+// again; *store.Store has it.
 type Adds interface {
 	// AddForgotten reports, without a request, that FindAdds would find nothing.
 	AddForgotten(addedMs int64) bool
@@ -28,9 +28,9 @@ type Adds interface {
 type Operations struct {
 	Records Records
 	Adds    Adds
-	// Geometry is the store's.
+	// Geometry is the geometry of the store.
 	Geometry schemas.Geometry
-	// Scope bounds the timers that the operations see; the zero value is that of the default
+	// Scope bounds the timers that the operations see; the zero value is the scope of the default
 	// tenant.
 	Scope Scope
 	// SameTimer reports whether an add made a record. account is that of a tenant's add, "" for
@@ -101,9 +101,9 @@ func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (stor
 	case r.Schedule == nil:
 		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: timer %s is not a schedule, and its run is number %d", run, run.Timer, max(r.Run, 1))
 	case run.Run >= r.Run:
-		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: the timer has not come to it", run)
+		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: the timer has not reached it", run)
 	case r.Callback == "":
-		return t, schemas.Errorf(schemas.CodeNotFound, "run %s has no record: the schedule has no callback, so its event is all there is (see runs)", run)
+		return t, schemas.Errorf(schemas.CodeNotFound, "run %s has no record: the schedule has no callback, so a run has only its event (see runs)", run)
 	}
 	return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: it did not fire, or its record has expired (after %s); see runs", run, o.Retention)
 }
@@ -130,10 +130,10 @@ func (o *Operations) cancel(rec *schemas.Record, by schemas.Caller) (edit, error
 	return edit{unchanged: unchanged, forgetAdd: true}, err
 }
 
-// CancelStale returns the write that cancels a timer as some replica has it. ok is false if
-// the cancel needs Cancel instead: the timer cannot be cancelled according to the replica,
-// which may be behind, or its add has to be removed first. If the write is answered with
-// store.ErrRevision, the cancel needs Cancel, too.
+// CancelStale returns the write that cancels a timer, for a record from a replica that may be
+// behind. ok is false if the caller must use Cancel instead: by this record the timer cannot be
+// cancelled, or its add has to be removed first. The caller must also use Cancel if the write
+// returns store.ErrRevision.
 func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Write, ok bool) {
 	if !o.Scope.Sees(t.Record.Service) {
 		return store.Write{}, false
@@ -226,8 +226,7 @@ func revisionError(format string, args ...any) error {
 	return &schemas.Error{Code: schemas.CodeConflict, Msg: fmt.Sprintf(format, args...), Err: ErrOtherRevision}
 }
 
-// checkRevision returns an error of conflict for a timer that has another revision than it must
-// have.
+// checkRevision returns an error of conflict if a timer does not have the required revision.
 func (o *Operations) checkRevision(rev uint64) error {
 	if o.Revision != 0 && o.Revision != rev {
 		return revisionError("the timer has revision %d, not %d: get it, check what has changed, and send the request again", rev, o.Revision)
@@ -259,8 +258,8 @@ func (o *Operations) forgetAdd(ctx context.Context, t *store.Timer) (rev uint64,
 	}
 	rev, err = repair(ctx, o.Records, o.Geometry, o.NowMs, *t)
 	if store.Permanent(err) {
-		// The index entry is written. The record is as it was, and the changed one may
-		// be smaller.
+		// The index entry is written. The unchanged record is too large for the server, but the
+		// changed record may fit.
 		rev, err = t.Rev, nil
 	}
 	for _, seq := range seqs {

@@ -33,13 +33,13 @@ func (s *Service) endTurn(t *store.Timer) {
 		ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
 		defer cancel()
 		if err := s.o.Store.EndOrder(ctx, k, id, s.nowMs()); err != nil {
-			s.o.Log.Debug().Err(err).Stringer("timer", id).Str("key", k.Key).Msg("the turn of a cancelled event was not given to the next; that asks again by itself")
+			s.o.Log.Debug().Err(err).Stringer("timer", id).Str("key", k.Key).Msg("the turn of a cancelled event was not passed on; the next event asks again by itself")
 		}
 	})
 }
 
-// turnOf returns the timer whose turn it is among those of a record's ordering key, zero if none or
-// if it cannot be read, and the number of events that wait.
+// turnOf returns the timer whose turn it is under a record's ordering key, and the number of waiting
+// events. The timer is zero if there is none, or if the state cannot be read.
 func (s *Service) turnOf(ctx context.Context, rec *schemas.Record) (head schemas.TimerID, waiting int) {
 	st, _, err := s.o.Store.OrderState(ctx, store.OrderKey{Service: rec.Service, Key: rec.Key})
 	if err != nil {
@@ -48,8 +48,8 @@ func (s *Service) turnOf(ctx context.Context, rec *schemas.Record) (head schemas
 	return st.Head.ID, len(st.Waiting)
 }
 
-// whyTurn says for which event a timer waits, and how that event is doing: the time of its next attempt,
-// and the error of the last one.
+// whyTurn explains for which event a timer waits, with the state of that event, the time of its next
+// attempt and the error of its last one.
 func (s *Service) whyTurn(ctx context.Context, t *store.Timer) []string {
 	head, waiting := s.turnOf(ctx, &t.Record)
 	k := t.Record.Key
@@ -76,8 +76,9 @@ func (s *Service) whyTurn(ctx context.Context, t *store.Timer) []string {
 	return []string{text + ". \"belfry why " + head.String() + "\" says more."}
 }
 
-// OrderList returns a page of the ordering keys that have events, the longest unchanged first, with
-// the state of the event whose turn it is. Errors: bad_request, unavailable.
+// OrderList returns a page of the ordering keys that have events, with the state of the event whose
+// turn it is. The key that has not changed for the longest time is first. Errors: bad_request,
+// unavailable.
 func (s *Service) OrderList(ctx context.Context, q schemas.OrderListRequest) (schemas.OrderListReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.OrderListReply, err error) {
 		if q.Limit < 0 || q.Limit > schemas.MaxOrderKeys {
@@ -129,7 +130,7 @@ func (s *Service) orderHead(ctx context.Context, st *order.State) (*schemas.Orde
 	return h, nil
 }
 
-// describeHead says how the head of an ordering key is doing, by its record.
+// describeHead adds the state of the head of an ordering key, from its record.
 func describeHead(h *schemas.OrderHead, r *schemas.Record) {
 	h.ID, h.Source, h.Attempts, h.MaxAttempts, h.Error = r.EventID, r.Source, r.Attempt, r.MaxAttempt, r.Outcome.Error
 	switch {

@@ -11,16 +11,16 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file applies the limits of what pending timers use (flow.Limit.Counts). The owners of the shards count and
-// publish, see package quota; a router adds the adds that it has admitted since. So
-// an admission costs no request, and the adds of other routers are missing for as long as
-// a number is on its way: countLimitedEvery of the scheduler and ledgerPoll.
+// This file applies the limits of pending timers (flow.Limit.Counts). The owners of the shards count
+// and publish, see package quota; a router adds the adds that it has admitted since. So an admission
+// costs no request. A router learns of the adds of other routers after at most countLimitedEvery of
+// the scheduler plus ledgerPoll.
 
 const (
 	// ledgerPoll is the interval at which a router reads the numbers while there are such limits.
 	ledgerPoll = 500 * time.Millisecond
-	// pendingWait is the time after which an add over a limit of pending timers may come back: nobody knows
-	// when a timer is cancelled. An add of the stream waits once for that long; then it is rejected.
+	// pendingWait is the Retry-After of an add over a limit of pending timers, a fixed time because
+	// cancels cannot be predicted. An add of the stream waits once for that long; then it is rejected.
 	pendingWait = 5 * time.Second
 )
 
@@ -38,8 +38,8 @@ func (l *limiter) follow(ctx context.Context) {
 	}
 }
 
-// counted reads the numbers of pending timers, unless they were read before. Without them a node that has
-// just started would admit as many timers as the limit has, however many are pending.
+// counted reads the numbers of pending timers, unless they were read before. Without them a node that
+// has just started would treat all timers that are pending already as absent.
 func (l *limiter) counted(ctx context.Context) error {
 	if l.counts.Load() {
 		return nil
@@ -67,8 +67,8 @@ func (l *limiter) forgetCounts() {
 	}
 }
 
-// reserve returns the adds of a service that its limits of pending timers permit, with a place in the ledger,
-// and the adds that repeat a stored timer, which need none. It settles the others.
+// reserve returns the adds of a service that its limits of pending timers permit, with a reservation in
+// the ledger, and the adds that repeat a stored timer, which need none. It settles the others.
 func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*Add {
 	var most []quota.Max
 	for i := range limits {
@@ -133,7 +133,7 @@ func indexes(n int) []int {
 	return all
 }
 
-// quotaOf returns what a limit of adds permits.
+// quotaOf returns the quota of a limit of adds.
 func quotaOf(limit *store.AddLimit) quota.Max {
 	l := &limit.Limit
 	return quota.Max{
@@ -142,7 +142,7 @@ func quotaOf(limit *store.AddLimit) quota.Max {
 	}
 }
 
-// amount is what the timer of an add uses of a limit.
+// amount returns the use of a quota by the timer of an add.
 func (a *Add) amount() quota.Amount {
 	return quota.OneTimer(a.Record.Schedule != nil, int64(a.Record.Body.Size()))
 }
@@ -171,8 +171,8 @@ func (l *limiter) holdUntil(wait time.Duration) bool {
 	return true
 }
 
-// settle ends the places of adds that are settled: a stored one counts until the owner of its shard
-// counts it.
+// settle ends the reservations of settled adds. A stored add counts until the owner of its shard counts
+// it.
 func (l *limiter) settle(svc string, adds []*Add) {
 	for _, a := range adds {
 		switch {
@@ -186,8 +186,8 @@ func (l *limiter) settle(svc string, adds []*Add) {
 	}
 }
 
-// pendingKeys adds the numbers of pending timers of the keys of a limit to those in use. uncounted is the
-// number of shards whose owners have not counted for the limits of a copy yet.
+// pendingKeys adds the pending timers of the keys of a limit to keys, the keys in use. uncounted is the
+// number of shards whose owners have not yet counted for the limits in set.
 func (s *Service) pendingKeys(ctx context.Context, set *store.FlowSet, keys []schemas.FlowKeyInfo, ours func(key string) bool) (all []schemas.FlowKeyInfo, uncounted int, err error) {
 	counts, err := s.o.Store.PendingCounts(ctx)
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Service) pendingKeys(ctx context.Context, set *store.FlowSet, keys []sc
 	return keys, uncounted, nil
 }
 
-// fillUsed sets what a service or tenant uses of its limit.
+// fillUsed sets the use of a limit by a service or tenant.
 func fillUsed(info *schemas.FlowKeyInfo, sums *quota.Ledger, name string) {
 	used, services := sums.Used(name)
 	info.Pending, info.Schedules, info.Bytes, info.Services = used.Timers, used.Schedules, used.Bytes, services

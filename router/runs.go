@@ -94,7 +94,7 @@ func addRecord(r *schemas.RunInfo, t *store.Timer, nowMs int64) {
 	}
 }
 
-// runHistory describes the runs of a schedule by what its record has.
+// runHistory describes the runs of a schedule from its record.
 type runHistory struct {
 	id   schemas.TimerID
 	rec  *schemas.Record
@@ -109,7 +109,7 @@ func (h *runHistory) run(n uint32) schemas.RunInfo {
 	s := h.rec.Schedule
 	r := schemas.RunInfo{Run: n, ID: schemas.RunID{Timer: h.id, Run: n}.String()}
 	if h.rec.Callback == "" {
-		r.State = schemas.StateSuccess // it fired, and nothing was to be called
+		r.State = schemas.StateSuccess // it fired, and has no callback
 	}
 	for i := range s.Decisions {
 		d := &s.Decisions[i]
@@ -126,7 +126,7 @@ func (h *runHistory) run(n uint32) schemas.RunInfo {
 			r.Trigger = schemas.TriggerBackfill.String()
 		}
 		if n == d.Run+d.Count-1 {
-			r.Fired = schemas.TimeOf(d.AtMs) // of the others of the range it is not kept
+			r.Fired = schemas.TimeOf(d.AtMs) // the record keeps only that of the last run of a range
 		}
 	}
 	if l := &s.Last; l.Run == n {

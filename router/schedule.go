@@ -53,9 +53,9 @@ func (o *Operations) Resume(ctx context.Context, id schemas.TimerID, catchUp sch
 	})
 }
 
-// Trigger asks for a run of a schedule now. Each request, which its id identifies, is one run,
-// also if its write is repeated because the answer to it was lost. Errors: those of Get,
-// bad_request for a one-shot timer, already_done, unavailable if schemas.MaxManual runs wait.
+// Trigger requests an extra run of a schedule at once. Requests with the same id are one run, so a
+// request can be repeated after a lost answer. Errors: those of Get, bad_request for a one-shot
+// timer, already_done, unavailable if schemas.MaxManual runs wait.
 func (o *Operations) Trigger(ctx context.Context, id schemas.TimerID, request uint64, allow bool, by schemas.Caller) (store.Timer, error) {
 	return o.schedule(ctx, id, "trigger", func(p *recurrence.Plan, rec *schemas.Record) (edit, error) {
 		unchanged, err := p.Trigger(rec, o.NowMs(), request, allow, by)
@@ -77,8 +77,8 @@ func (o *Operations) Backfill(ctx context.Context, id schemas.TimerID, q recurre
 
 // Update replaces the definition and the recurrence of a schedule by those of next, a record
 // that NewRecord has made. rev is the revision that the record must have; 0 for any. It
-// returns the next schemas.UpdateTimes nominal times before and after. An update to the
-// event that the schedule has changes nothing. Errors: those of Get, bad_request for a
+// returns the next schemas.UpdateTimes nominal times before and after the update. An update to
+// the schedule's present event changes nothing. Errors: those of Get, bad_request for a
 // one-shot timer, conflict for another revision, invalid_attribute if no run would be left,
 // already_done.
 func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schemas.Record, rev uint64, by schemas.Caller) (t store.Timer, before, after []int64, err error) {
@@ -193,8 +193,8 @@ func catchUpOf(word string) (schemas.Misfire, error) {
 	return m, nil
 }
 
-// Trigger asks for a run of a schedule now. Caller and errors are as in Pause. After
-// unavailable, the run may have been asked for; a request with a name can be repeated.
+// Trigger requests an extra run of a schedule at once. Caller and errors are as in Pause. After
+// unavailable, the run may have been requested; a request with a name can be repeated.
 func (s *Service) Trigger(ctx context.Context, q schemas.TriggerRequest, from schemas.Caller) (store.Timer, error) {
 	return control(ctx, s, q.TimerRef, q.By, from, func(ctx context.Context, id schemas.TimerID, by schemas.Caller) (store.Timer, error) {
 		request := rand.Uint64() | 1
@@ -394,8 +394,8 @@ func (s *Service) Update(ctx context.Context, header map[string][]string, data [
 	})
 }
 
-// Preview returns when a schedule runs, and why then. Errors: bad_request, invalid_timer_id,
-// invalid_attribute, not_found, unavailable.
+// Preview returns the next runs of a schedule, with the reasons for their times. Errors: bad_request,
+// invalid_timer_id, invalid_attribute, not_found, unavailable.
 func (s *Service) Preview(ctx context.Context, q schemas.PreviewRequest) (schemas.PreviewReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.PreviewReply, err error) {
 		n := q.N

@@ -20,8 +20,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FastRecords is the part of the store that cancels use when many come at a time;
-// *store.Store has it.
+// FastRecords is the part of the store that the fast path of cancels uses; *store.Store has it.
 type FastRecords interface {
 	PeekAsync(id schemas.TimerID, done func(store.Peek))
 	UpdateAsync(w store.Write, done func(store.Result))
@@ -36,7 +35,7 @@ type Letters interface {
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 }
 
-// Firings is the part of the store that knows who fires and what was published; *store.Store has it.
+// Firings is the part of the store that reads clocks and looks up fired events; *store.Store has it.
 type Firings interface {
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
 	TermOwner(ctx context.Context, shard int, epoch uint64) (string, error)
@@ -48,11 +47,12 @@ type Lister interface {
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 }
 
-// Settings is the part of the store that tells how it is laid out; *store.Store has it.
+// Settings is the part of the store that has its layout and its limits; *store.Store has it.
 type Settings interface {
 	Geometry() schemas.Geometry
 	Retention() time.Duration
-	// MaxMessage is the size of a message that the server takes now, in bytes.
+	// MaxMessage returns the size of the largest message that the server accepts, in bytes. It may
+	// change.
 	MaxMessage() int
 	// CanSchedule returns an error of schemas.CodeUnavailable while schedules cannot be
 	// stored.
@@ -134,7 +134,7 @@ const (
 // Every operation returns an error with a schemas.Code; see the package comment for
 // admission control and time-outs.
 //
-// A Service acts for one Scope. New returns the Service of Belfry's own account, In those of
+// A Service acts for one Scope. New returns the Service of Belfry's own account, In the Services of
 // other scopes.
 type Service struct {
 	*engine
@@ -142,7 +142,7 @@ type Service struct {
 	ops   Operations
 }
 
-// engine is what the services of all scopes share.
+// engine is the state that the services of all scopes share.
 type engine struct {
 	o      Options
 	m      *metrics
@@ -188,7 +188,7 @@ func parseUpdate(header map[string][]string, data []byte, atMs int64, lim schema
 var errStopping = errors.New("router is stopping")
 
 var (
-	// errClosed answers operations that come while the router stops.
+	// errClosed answers operations that arrive while the router stops.
 	errClosed = schemas.Errorf(schemas.CodeUnavailable, "this router is stopping; nothing was done: try again")
 	// errSlow answers operations that took too long.
 	errSlow = schemas.Errorf(schemas.CodeUnavailable, "the request took longer than %s; it may have taken effect", OperationTimeout)
@@ -339,14 +339,15 @@ func (s *Service) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, e
 	return do(ctx, s, s.quick, func(ctx context.Context) (store.Timer, error) { return s.ops.Get(ctx, ref) })
 }
 
-// Describe describes a timer. Of a timer that waits for its turn among those of its ordering key it
-// names the timer whose turn it is. A timer whose record has expired is of the search index, if the
-// node has one; see schemas.TimerInfo.From. Errors: those of Get.
+// Describe describes a timer. If the timer waits for its turn under its ordering key, it names the
+// timer whose turn it is. If the record has expired, the description comes from the search index, if
+// the node has one; see schemas.TimerInfo.From. Errors: those of Get.
 func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error) {
 	return s.Inspect(ctx, schemas.GetRequest{TimerRef: ref})
 }
 
-// Inspect is Describe, and with q.Claim also says who claimed the timer and where its event is.
+// Inspect is Describe. With q.Claim it adds the node that claimed the timer and the position of its
+// event.
 func (s *Service) Inspect(ctx context.Context, q schemas.GetRequest) (schemas.TimerInfo, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.TimerInfo, error) {
 		t, err := s.ops.Get(ctx, q.TimerRef)

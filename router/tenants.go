@@ -6,7 +6,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Scope says whose timers an operation sees and adds. The zero value is the default tenant's.
+// Scope selects the tenants whose timers an operation sees and adds. The zero value is the scope of the
+// default tenant.
 type Scope struct {
 	// Tenant is the tenant whose timers are added, and whose names the operation uses.
 	Tenant string
@@ -28,8 +29,9 @@ func (sc *Scope) tenant() *string {
 	return &sc.Tenant
 }
 
-// selects returns what a list selects for the service in a request, "" for every service. Only
-// Belfry's own account may name a service of another tenant, as <tenant>=<service>.
+// selects returns the service and the tenant by which a list selects timers, for the service in a
+// request, "" for every service. Only Belfry's own account may name a service of another tenant, as
+// <tenant>=<service>.
 func (sc *Scope) selects(service string) (name string, tenant *string, err error) {
 	switch {
 	case service == "":
@@ -72,8 +74,8 @@ func (s *Service) AtRevision(rev uint64) *Service {
 // Tenants returns the tenants by their accounts. The caller must not change the map.
 func (s *Service) Tenants() map[string]string { return s.o.Accounts }
 
-// tenantOf returns the tenant of an account, and that of timers.add for "". ok is false for an
-// account that is not configured.
+// tenantOf returns the tenant of an account; for "", which is timers.add, the default tenant. ok is
+// false for an account that is not configured.
 func (s *Service) tenantOf(account string) (tenant string, ok bool) {
 	if account == "" {
 		return "", true
@@ -82,8 +84,8 @@ func (s *Service) tenantOf(account string) (tenant string, ok bool) {
 	return tenant, ok
 }
 
-// unknownAccountPatience is how long an add of an account that is not configured is handed back
-// to the stream. While a configuration is rolled out, another node may know the account.
+// unknownAccountPatience is the time for which an add of an account that is not configured is handed
+// back to the stream. While a configuration is rolled out, another node may know the account.
 const unknownAccountPatience = 5 * time.Minute
 
 // checkTenant sets the tenant of an add of the stream. An error of CodeUnavailable delays the
@@ -106,8 +108,8 @@ func (s *Service) checkTenant(a *Add) error {
 	return s.o.Store.CanServeTenants()
 }
 
-// checkOfTenant checks an add of a tenant: it names no calendar, which all tenants would share, and a flow
-// key only while every live node knows that it is the tenant's own.
+// checkOfTenant checks an add of a tenant. It must not name a calendar, because all tenants share the
+// calendars. It may have a flow key only while every live node keeps the keys of tenants apart.
 func (s *Service) checkOfTenant(spec *schemas.Spec) error {
 	if spec.Recurrence != nil && len(spec.Recurrence.Exclude) > 0 {
 		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant has calendars; leave it out", schemas.AttrExclude).About(schemas.AttrExclude)
@@ -118,7 +120,7 @@ func (s *Service) checkOfTenant(spec *schemas.Spec) error {
 	return nil
 }
 
-// whose names the tenant in an error, after the thing that is its.
+// whose returns the tenant for an error text, such as " for tenant acme"; "" for the default tenant.
 func (sc *Scope) whose() string {
 	if sc.Tenant == "" {
 		return ""

@@ -19,8 +19,8 @@ func (s *Service) beginTrace(a *Add) {
 	a.span = s.o.Tracing.Add(schemas.TraceOf(a.Header, a.Data), subject)
 }
 
-// carryTrace gives a valid add that carries no trace context that of its span, so that its firing
-// links to it.
+// carryTrace gives a valid add without a trace context the context of its span, so that its firing
+// links to the span.
 func (s *Service) carryTrace(a *Add, maxMessage int) {
 	if a.span == nil || a.Record.Body.Trace().Parent != "" {
 		return
@@ -35,7 +35,7 @@ func (a *Add) endTrace(result Result, err error) {
 	}
 }
 
-// expireTrace ends the span of an add whose caller's time is up. The add may be in process, so its
+// expireTrace ends the span of an add after OperationTimeout. The add may still be processed, so its
 // Spec must not be read.
 func (w *waitingAdd) expireTrace(err error) {
 	w.span.EndAdd(&schemas.Spec{}, Delayed.String(), err)

@@ -27,7 +27,7 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			if t, asOf, err = s.expired(ctx, q.TimerRef, err); err != nil {
 				return reply, err
 			}
-			old = "the record has expired; this is of the history as of " + schemas.FormatTime(asOf.UnixMilli())
+			old = "the record has expired; this comes from the history as of " + schemas.FormatTime(asOf.UnixMilli())
 		}
 		if t.Record.Schedule == nil {
 			if q.At != "" {
@@ -73,7 +73,7 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 }
 
 // whyNow answers for the last nominal time that a schedule has decided, for the next one, and
-// for each run that somebody asked for and that has not fired.
+// for each requested run (trigger, backfill) that has not fired.
 func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answer {
 	var answers []schemas.Answer
 	var last int64
@@ -181,8 +181,7 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 	return a
 }
 
-// whyDeferred describes the hold of a flow key, or the limit that it has now; nil if they cannot be
-// read.
+// whyDeferred describes the hold or the present limit of a flow key; nil if they cannot be read.
 func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	set, err := s.o.Store.RefreshFlows(ctx)
 	if err != nil {
@@ -229,7 +228,7 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	return []string{text}
 }
 
-// whyHeld says why a hold stops the calls of a flow key; "" if none does.
+// whyHeld explains the hold of a flow key; "" if none stops its calls.
 func whyHeld(set *store.FlowSet, key string, nowMs int64) string {
 	h, _ := set.HoldOf(key)
 	p, atNs := h.Hold.Ask(nowMs * int64(time.Millisecond))

@@ -10,17 +10,18 @@ import (
 	"github.com/belfryio/belfry/internal/throttle"
 )
 
-// This file counts the pending timers of the services that have a limit of them, for the routers; see
-// package quota. Without such limits a turn has one comparison of strings.
+// This file counts the pending timers of services with a limit of pending timers, and publishes the
+// numbers for the routers; see package quota. Without such limits it costs one comparison of strings
+// for each turn.
 
 const (
-	// countLimitedEvery is the least time between two publications of the numbers of a shard. It is part of
-	// the time for which routers do not know each other's adds.
+	// countLimitedEvery is the minimum time between two publications of the numbers of a shard. It adds
+	// to the time until a router learns of the adds of other routers.
 	countLimitedEvery = time.Second
 	// countLimitedRetry is the pause after a failed scan or publication.
 	countLimitedRetry = 2 * time.Second
-	// settleWithin is when the numbers of a scan are published although the tail has not come to the end of the
-	// scan: the newest record may have been removed meanwhile.
+	// settleWithin bounds the wait of the numbers of a scan for the tail. The newest record of the scan
+	// may have been removed meanwhile; the tail then never reaches it.
 	settleWithin = 30 * time.Second
 )
 
@@ -36,21 +37,22 @@ type LimitStore interface {
 //
 //	the limits change ─▶ next: scan the shard, and note the tail ─▶ tally: note the tail, publish
 //
-// The numbers of the limits before are published until the scan for the new ones ends.
+// Until the scan for new limits ends, the numbers for the previous limits are published.
 type limitedCount struct {
-	// wanted is the selection of the node's copy of the limits, counted that of tally.
+	// wanted identifies the services that the node's copy of the limits counts, counted the services
+	// that tally counts.
 	wanted, counted string
 	// tally and next are nil without such limits.
 	tally, next *quota.Tally
-	// begun is true once the term has begun a scan, again if the next turn must begin one.
+	// begun is true once the term has begun a scan. again is true if the next turn must begin a scan.
 	begun, again bool
 	// ended is true if the limits were deleted during the term.
 	ended bool
-	// dirty is true if the numbers were not published since a change.
+	// dirty is true if the numbers have changed since the last publication.
 	dirty      bool
 	publishing bool
-	// unsettled is true until the tail has come to the end of the scan of tally, or settleBy, on the monotonic
-	// clock.
+	// unsettled is true until the tail has reached the end of the scan of tally, but at most until
+	// settleBy on the monotonic clock.
 	unsettled bool
 	settleBy  time.Duration
 	fullLog   throttle.Log  // about shards with more timers than are counted
@@ -97,7 +99,7 @@ func (l *limitedCount) due(now time.Duration) (time.Duration, bool) {
 	return max(at-now, 0), l.publishes()
 }
 
-// publishes reports whether there is something to publish.
+// publishes reports whether there are numbers to publish.
 func (l *limitedCount) publishes() bool {
 	return l.dirty && !l.publishing && (l.tally != nil || l.ended)
 }
@@ -205,7 +207,7 @@ func (t *Term) publishLimited() {
 	if l.tally != nil {
 		c.Services = l.tally.Services()
 		if l.tally.Full() && l.mayWarn(t.host.Monotonic()) {
-			t.log.Warn().Int("counted", quota.MaxTallied).Msg("more timers of limited services are pending in the shard than are counted: further adds pass their limits; use more shards")
+			t.log.Warn().Int("counted", quota.MaxTallied).Msg("the shard has more pending timers of limited services than a node counts: further adds are not limited; use more shards")
 		}
 	}
 	l.dirty, l.publishing, l.nextAt = false, true, t.host.Monotonic()+countLimitedEvery
@@ -222,15 +224,15 @@ func (t *Term) publishLimited() {
 	})
 }
 
-// storeLimited writes the numbers, unless another node owns the shard by now.
+// storeLimited writes the numbers, unless another node owns the shard meanwhile.
 func (t *Term) storeLimited(ctx context.Context, c store.PendingCount) error {
 	was, err := t.cfg.Limits.PendingCount(ctx, c.Shard)
 	if err != nil || was.Rev == 0 && c.Selection == "" {
 		return err
 	}
 	if was.Epoch > c.Epoch {
-		// Of a later term, or of one before the store was restored from a backup: its clocks are older
-		// than its numbers.
+		// The stored numbers have a later epoch. They belong to a later term, or the store was restored
+		// from a backup in which the clocks are older than the numbers.
 		clock, _, err := t.cfg.Store.ReadClock(ctx, c.Shard)
 		if err != nil || clock.Epoch != c.Epoch {
 			return err

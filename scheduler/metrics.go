@@ -63,7 +63,7 @@ func (m *metrics) tookOver(a TakeShard, node string) {
 	reason := takenExpired
 	switch {
 	case a.Clock.Epoch == 1:
-		return // nobody has owned the shard before
+		return // the shard had no owner before
 	case a.From == "":
 		reason = takenReleased
 	case a.From == node:

@@ -19,7 +19,7 @@ import (
 //	the index load         the low watermark, before the tick of the index entry
 //	the tail               the applied offset, before the record's revision
 //	a scan of the shard    the low watermark, where it is; nothing if the tail will deliver the record
-//	new plans (replan.go)  nothing: the record is not due yet, or one of the others finds it
+//	new plans (replan.go)  nothing: the record is not due yet, or another read of this table finds it
 //
 // A later revision that is readable or final ends the pin. The clock also states the format
 // level that the shard needs, and the coordinators assign the shard to a node that reads
@@ -104,7 +104,8 @@ func (n *newerRecords) tail(seq uint64) uint64 {
 	return seq
 }
 
-// Newer returns the number of records of newer formats that hold the shard's clock back.
+// Newer returns the number of records of newer formats that this term has found and that still hold
+// the shard's clock back.
 func (k *Core) Newer() int { return k.newer.count() }
 
 // LowWatermarkMs returns the low watermark in Unix milliseconds: every timer due before it

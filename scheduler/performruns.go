@@ -13,8 +13,8 @@ import (
 // This file carries out the actions of schedules.
 
 const (
-	// endRunTries bounds the writes that end a run: each lost compare-and-set means that the
-	// run went on, which it cannot do often in that time.
+	// endRunTries bounds the writes that end a run. Each lost compare-and-set means that the run
+	// has made progress, which cannot happen often in this time.
 	endRunTries = 5
 	// endRunPause is the pause between them.
 	endRunPause = 50 * time.Millisecond

@@ -2,7 +2,8 @@ package scheduler
 
 import "math"
 
-// This file is for the clock of a development node, which moves only while nothing is in flight.
+// This file serves the movable clock of a development node, which moves only while nothing is in
+// flight; see package internal/devclock.
 
 // noteQuiet notes whether anything is in flight after a turn, and then how far the tail has come, so
 // that whoever reads them in the other order knows that the turn had both.

@@ -16,20 +16,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file plans the schedules of a shard again when something changes that their next runs
-// depend on: the basis of the plans. The clock states the basis on which all schedules of the
-// shard are planned. When the owner's basis differs, it reads all records of the shard once,
-// and writes each schedule whose next run moves, by compare-and-set, as an update does. So a
-// run that fires at the same time comes either before the new plan or after it. Then it
-// writes the new basis into the clock. If the owner dies before that, the next owner starts
-// again; a schedule that is planned already does not change. The same holds if the shard has
-// records of a newer format, which the owner cannot plan: the clock keeps the old basis, the
-// coordinators assign the shard to a node that reads them, and that node reads the shard again.
+// This file plans the schedules of a shard again when the basis of their plans changes: the zone data
+// or the calendars. The clock states the basis on which all schedules of the shard are planned. When
+// the owner's basis differs, it reads all records of the shard once, and writes each schedule whose
+// next run moves, by compare-and-set, as an update does. So a run that fires at the same time comes
+// either before the new plan or after it. Then the owner writes the new basis into the clock. If it
+// dies before that, the next owner starts again; a schedule that is planned already does not change.
+// The owner cannot plan records of a newer format. If the shard has any, the clock keeps the old
+// basis, the coordinators assign the shard to a node that reads the format, and that node reads the
+// shard again.
 //
-// During a rolling upgrade owners have different zone data. An owner with older data than that
-// of the basis moves nothing, and states its own basis: its turns plan with it, so the next
-// owner with newer data reads the shard again. An older router may add a schedule to the
-// shard of a newer owner: the owner plans each such record that the tail delivers.
+// During a rolling upgrade owners have different zone data. An owner whose data is older than the
+// basis moves nothing, and states its own basis: its turns plan with that basis, so the next owner
+// with newer data reads the shard again. An older router may add a schedule to the shard of a newer
+// owner: the owner plans each such record that the tail delivers.
 //
 //	basis differs ──▶ read up to maxReplan schedules to be changed ──▶ write them ──▶ ... ──▶ Clock.Basis
 //	                        ▲                                             │
@@ -43,8 +43,8 @@ const (
 	replanAgain = 5 * time.Second
 	// maxReplan bounds the schedules that are kept in memory until they are written.
 	maxReplan = 256
-	// replanTries bounds the writes of one schedule: each lost compare-and-set means that
-	// somebody else has changed the schedule.
+	// replanTries bounds the writes of one schedule: each lost compare-and-set means that another
+	// writer has changed the schedule.
 	replanTries = 20
 	// maxReplanLines bounds the lines about single schedules for each change of the basis;
 	// the line with their number follows.
@@ -54,12 +54,12 @@ const (
 	maxOlderPlans = 256
 )
 
-// Basis returns what the plans of schedules with this zone data are based on, without
-// calendars.
+// Basis returns the basis of plans that use this zone data, without calendars; see
+// store.Clock.Basis.
 func Basis(zones *calendar.ZoneData) string { return "zones=" + zones.Release() }
 
-// basis returns what the plans of this node's schedules are based on, with the calendars of
-// that basis. It returns false while the calendars are not known.
+// basis returns the basis of this node's plans, and the calendars in it. known is false while the
+// calendars are not known.
 func (t *Term) basis() (basis string, cals recurrence.Calendars, known bool) {
 	if t.cfg.Calendars == nil {
 		return Basis(t.zones()), nil, true
@@ -87,7 +87,7 @@ func (t *Term) zones() *calendar.ZoneData { return cmp.Or(t.cfg.Core.Zones, cale
 
 // replan keeps the plans of the shard's schedules on the node's basis until the term ends.
 func (t *Term) replan(ctx context.Context) {
-	partial := "" // the basis on which all schedules are planned but those of a newer format
+	partial := "" // the basis of all plans except of records of a newer format
 	for pause := replanEvery; t.host.Pause(ctx, pause); {
 		pause = replanEvery
 		if t.state.Load() != 1 {
@@ -122,7 +122,7 @@ func (t *Term) replan(ctx context.Context) {
 			continue
 		}
 		if moved > 0 {
-			t.log.Info().Str("before", before).Str("after", basis).Int("schedules", moved).Msg("next runs of schedules moved: what they depend on has changed")
+			t.log.Info().Str("before", before).Str("after", basis).Int("schedules", moved).Msg("next runs of schedules moved: zone data or calendars have changed")
 		}
 		if partial = ""; unread > 0 {
 			partial = basis
@@ -149,7 +149,7 @@ func (t *Term) replanAll(ctx context.Context, cals recurrence.Calendars) (moved,
 			scratch := s
 			if changed, err := t.replanned(&scratch, cals); err != nil || !changed {
 				t.failed("plan schedule", err)
-				return true, nil // a plan that fails is the turn's affair; the others go on
+				return true, nil // the schedule's turn reports a plan that fails; the other schedules continue
 			}
 			found = append(found, s)
 			more = len(found) == maxReplan
@@ -223,9 +223,8 @@ func older(basis, than string) bool {
 	return than != "" && restA == restB && a < b
 }
 
-// olderPlans are the schedules of a shard that the tail delivered and that were planned with
-// older zone data than this build has, or with another copy of their calendars than the node's. It
-// is safe for concurrent use.
+// olderPlans has the schedules that the tail delivered and that were planned with zone data older than
+// this build's, or with another copy of their calendars than the node's. It is safe for concurrent use.
 type olderPlans struct {
 	mu   sync.Mutex
 	ids  []schemas.TimerID
@@ -235,8 +234,8 @@ type olderPlans struct {
 	busy bool
 }
 
-// note notes a record of the tail, for an owner with this zone data and copy of the calendars; the
-// copy may be nil. It costs a comparison for a record that is no schedule.
+// note notes a record of the tail. zones and cals are the zone data of the owner and its copy of the
+// calendars, which may be nil. A record that is not a schedule costs one comparison.
 func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData, cals *store.CalendarSet) {
 	s := t.Record.Schedule
 	if s == nil || t.Record.State.Final() {
@@ -273,7 +272,7 @@ func (o *olderPlans) all() {
 	o.full, o.busy = true, true
 }
 
-// done states that the schedules of the last take are planned.
+// done notes that the schedules of the last take are planned.
 func (o *olderPlans) done() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -287,7 +286,7 @@ func (o *olderPlans) waiting() bool {
 	return o.busy
 }
 
-// take returns the schedules that were noted. full states that there were more.
+// take returns the schedules that were noted. full is true if there were more than maxOlderPlans.
 func (o *olderPlans) take() (ids []schemas.TimerID, full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -313,7 +312,7 @@ func (t *Term) replanSome(ctx context.Context, ids []schemas.TimerID, cals recur
 	return nil
 }
 
-// gone reports whether there is no record that this build could plan.
+// gone reports whether an error means that there is no record that this build can plan.
 func gone(err error) bool {
 	return errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) || errors.Is(err, schemas.ErrDamaged)
 }

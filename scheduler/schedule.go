@@ -213,7 +213,7 @@ func (k *Core) followsCalendars(e *entry) bool {
 }
 
 // errCalendars is the reported reason while schedules that exclude calendars wait.
-var errCalendars = schemas.Errorf(schemas.CodeUnavailable, "the calendars that it excludes cannot be read now")
+var errCalendars = schemas.Errorf(schemas.CodeUnavailable, "the calendars that it excludes cannot be read at present")
 
 // planOf returns the compiled recurrence of a schedule. It returns nil if the recurrence does
 // not compile, which only a record of another version can cause: the schedule then holds back
@@ -354,7 +354,8 @@ func (k *Core) doneOrWoken(e *entry, woken bool) *entry {
 	return n
 }
 
-// obey does what the stored claim of a schedule says.
+// obey carries out the stored claim of a schedule: it publishes the run or overdue event, and adds the
+// schedule again.
 func (k *Core) obey(e *entry, t store.Timer) {
 	k.claimed(e)
 	turn := e.extra.turn

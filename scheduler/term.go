@@ -52,9 +52,8 @@ const (
 	releaseRetry = 50 * time.Millisecond
 	// damageLogEvery is the minimum time between error lines about an overwritten clock.
 	damageLogEvery = 30 * time.Second
-	// skipLogEvery is the minimum time between lines about overdue events, and about nominal
-	// times that schedules of
-	// the shard have skipped.
+	// skipLogEvery is the minimum time between lines about overdue events, and between lines
+	// about nominal times that schedules of the shard have skipped.
 	skipLogEvery = time.Second
 	// minRenewWait is the minimum timeout of a write of the clock.
 	minRenewWait = 250 * time.Millisecond
@@ -171,7 +170,7 @@ type Term struct {
 	overdueLog throttle.Log
 
 	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again
-	// planned is what the plans of the shard's schedules are based on; see replan.go.
+	// planned is the basis of the plans of the shard's schedules; see replan.go.
 	planned atomic.Pointer[string]
 	older   olderPlans
 	limited limitedCount

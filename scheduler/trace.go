@@ -11,8 +11,8 @@ import (
 // This file makes the spans of firings. A term without a Tracer does not call it. The simulation
 // has none.
 
-// traceClaim makes the span of a claim. The returned function is done, and ends the span. The claim of
-// a schedule has none, because it decides about more than one run.
+// traceClaim makes the span of a claim. The returned function ends the span and calls done. The claim
+// of a schedule has no span, because it decides about more than one run.
 func (t *Term) traceClaim(a ActClaim, done func(store.Result)) func(store.Result) {
 	r := a.Record
 	if r.Schedule != nil {
@@ -25,8 +25,8 @@ func (t *Term) traceClaim(a ActClaim, done func(store.Result)) func(store.Result
 	}
 }
 
-// tracePublish makes the span of a publish and, for the first event of a run, that of the firing.
-// The returned function is done, and ends the spans.
+// tracePublish makes the span of a publish and, for the first event of a run, the span of the firing.
+// The returned function ends the spans and calls done.
 func (t *Term) tracePublish(a ActPublish, done func(seq uint64, duplicate bool, err error)) func(seq uint64, duplicate bool, err error) {
 	header := a.Msg.Header[schemas.HeaderClaim]
 	if len(header) == 0 {
@@ -38,7 +38,8 @@ func (t *Term) tracePublish(a ActPublish, done func(seq uint64, duplicate bool, 
 	}
 	f := tracing.FiringOf(claim, a.Msg.Header, a.Msg.Data)
 	first := claim.Attempt == 0 && claim.Deferred == 0
-	// The span begins at the claim. Its time is the cluster's, and that of spans the host's.
+	// The span begins at the claim. The claim has the cluster's time, which is converted to the
+	// host's.
 	begun := time.Now().Add(min(time.Duration(claim.FiredMs)*time.Millisecond-time.Duration(t.cfg.Time.EarliestNs()), 0))
 	span := t.cfg.Tracing.Publish(f, a.Msg.Subject)
 	return func(seq uint64, duplicate bool, err error) {

@@ -79,7 +79,7 @@ func (k *Core) deadLetter(e *entry) {
 	if sealed != "" {
 		hdr[schemas.HeaderCallback] = []string{sealed}
 	}
-	if e.alarm() == nil { // no callback can be repeated
+	if e.alarm() == nil { // an overdue event has no callback
 		hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(e.id, e.rev, r).String()}
 	}
 	if policy := r.Retry.RetryHeader(); policy != "" {

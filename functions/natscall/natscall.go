@@ -122,7 +122,7 @@ func outcomeOf(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
 func failure(ctx context.Context, r callback.Request, subject string, err error) callback.Outcome {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return callback.Retry(callback.ReasonNoResponders, "no subscriber serves subject "+subject)
+		return callback.Retry(callback.ReasonNoResponders, "nobody serves subject "+subject)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return callback.Permanent(callback.ReasonTooLarge, "the request is over the server's payload limit")
 	case errors.Is(err, nats.ErrBadSubject):

@@ -41,7 +41,7 @@ var notices = map[string]string{
 	"triggered": "A run was asked for.", "backfilled": "The runs were asked for.", "updated": "The schedule is changed.",
 	"limited": "The limit is stored.", "unlimited": "The limit is deleted.", "stopped": "The calls are paused.", "released": "The calls go on.", "reset": "The calls may begin again.",
 	"dated": "The calendar is stored.", "undated": "The calendar is deleted.",
-	"moved-clock": "The clock has moved.", "moving-clock": "The clock has not come to its target yet: callbacks have no result.",
+	"moved-clock": "The clock has moved.", "moving-clock": "The clock has not reached its target yet: some callbacks have no result.",
 	"endless-clock": "The clock has passed 1,000 due times, and timers are still ahead.",
 }
 

@@ -56,8 +56,8 @@ func (a *api) start() error {
 	}
 	a.svc = svc
 	// A request of Belfry's own account sees the timers of all tenants. A request through an
-	// import of timers.api, or without a reply subject, which does not show where it comes from,
-	// is of the default tenant.
+	// import of timers.api has the default tenant, and so has a request without a reply subject,
+	// because it does not show its origin.
 	own := a.verbs(a.o.Service, false)
 	if a.o.Clock != nil {
 		own = append(own, a.clockVerbs(a.o.Clock)...)
@@ -107,7 +107,7 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"counts", "numbers of timers by state, service and time: {service, from, to, bucket, by_service}", a.serve("counts", query(s.Counts))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
 		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
-		{"order.list", "the ordering keys that have events, and how the event is doing whose turn it is: {service, limit, cursor}; paged", a.serve("order.list", page(a, s.OrderList, orderPage))},
+		{"order.list", "the ordering keys that have events, with the state of the event whose turn it is: {service, limit, cursor}; paged", a.serve("order.list", page(a, s.OrderList, orderPage))},
 		{"service.list", "the services that have callbacks, or messages in a stream: {limit, cursor}; paged", a.serve("service.list", page(a, s.ServiceList, servicePage))},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", a.serve("dead.replay", control(s.DeadReplay))},
 		{"bulk.cancel", "cancel a page of timers: {service, group, state, schedule, dryrun, by, limit, cursor}", a.serve("bulk.cancel", fitted(a, s.BulkCancel, bulkTimers))},
@@ -121,18 +121,18 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"schedule.update", "replace a schedule: a CloudEvent as in add, with the headers Belfry-If-Match and Belfry-By", a.serve("schedule.update", updater(s))},
 		{"schedule.delete", "the same as cancel", a.canceler(s, "schedule.delete")},
 		{"schedule.preview", "when a schedule runs and why: {timer, from, n} or {attributes, id, source, from, n}", a.serve("schedule.preview", page(a, s.Preview, previewPage))},
-		{"schedule.why", "what became of a time of a schedule: {timer, at}", a.serve("schedule.why", query(s.Why))},
+		{"schedule.why", "why a time of a schedule fired, will fire or did not: {timer, at}", a.serve("schedule.why", query(s.Why))},
 		{"schedule.runs", "the runs of a schedule, newest first: {timer, limit, cursor}; paged", a.serve("schedule.runs", page(a, s.Runs, runsPage))},
 		{"calendar.put", "store a calendar of dates that schedules exclude: {name, dates, revision, dryrun, by}", a.serve("calendar.put", ownAccount(calendarsShared, control(s.CalendarPut)))},
 		{"calendar.get", "one calendar: {name}", a.serve("calendar.get", query(s.CalendarGet))},
 		{"calendar.list", "all calendars, without their dates", a.serve("calendar.list", query(s.CalendarList))},
 		{"calendar.delete", "delete a calendar that no schedule excludes: {name, revision, by}", a.serve("calendar.delete", ownAccount(calendarsShared, control(s.CalendarDelete)))},
 		{"flow.set", "store the limit of a flow key or pattern: {key, rate, burst, parallel, circuit, pending, revision, dryrun, by}", a.serve("flow.set", ownAccount(flowsShared, control(s.FlowSet)))},
-		{"flow.get", "the limit of a flow key or pattern, and what of it is used: {key}", a.serve("flow.get", query(s.FlowGet))},
+		{"flow.get", "the limit of a flow key or pattern, and its use: {key}", a.serve("flow.get", query(s.FlowGet))},
 		{"flow.list", "all stored limits", a.serve("flow.list", query(s.FlowList))},
 		{"flow.pause", "stop the calls of a flow key or pattern: {key, note, revision, by}", a.serve("flow.pause", ownAccount(flowsShared, control(s.FlowPause)))},
 		{"flow.resume", "let the calls of a flow key or pattern begin again: {key, revision, by}", a.serve("flow.resume", ownAccount(flowsShared, control(s.FlowResume)))},
-		{"flow.reset", "let the calls of a flow key begin that an answer of its target has stopped: {key, by}", a.serve("flow.reset", ownAccount(flowsShared, control(s.FlowReset)))},
+		{"flow.reset", "end the hold of a flow key, which an answer of its target has set: {key, by}", a.serve("flow.reset", ownAccount(flowsShared, control(s.FlowReset)))},
 		{"flow.delete", "delete the limit of a flow key or pattern: {key, revision, by}", a.serve("flow.delete", ownAccount(flowsShared, control(s.FlowDelete)))},
 	}
 }
@@ -273,9 +273,9 @@ func control[Q, R any](f func(context.Context, Q, schemas.Caller) (R, error)) ha
 // answerSpare is room for the headers of an answer, in bytes.
 const answerSpare = 1024
 
-// page is the handler of an operation that returns a page. It asks for a smaller page if one
-// does not fit one message. limits tells the limit of a request, which it can change, and
-// the number of items on a page.
+// page is the handler of an operation that returns a page. If a page does not fit one message, it
+// asks for a smaller page. limits returns a pointer to the limit of a request, and the number of
+// items on a page.
 func page[Q, R any](a *api, f func(context.Context, Q) (R, error), limits func(*Q, *R) (limit *int, items int)) handler {
 	return func(ctx context.Context, r *endpoint.Request) (any, error) {
 		q, err := decode[Q](r)
@@ -388,7 +388,7 @@ func resume(s *router.Service, groups bool) handler {
 
 // forGroups is the handler of an operation on one timer or on a group. Unless all is true, a
 // group may have timers of several accounts, so only callers of Belfry's own account may operate
-// on it. A request without a reply subject does not show where it comes from.
+// on it. A request without a reply subject does not show its origin.
 func forGroups[Q, R, G any](all bool, one func(context.Context, Q, schemas.Caller) (R, error), many func(context.Context, Q, schemas.Caller) (G, error), group func(Q) string) handler {
 	return func(ctx context.Context, r *endpoint.Request) (any, error) {
 		q, err := decode[Q](r)
@@ -457,9 +457,9 @@ func updater(s *router.Service) handler {
 	}
 }
 
-// decode decodes the JSON object of a request, of which all fields must be fields of Q, spelled as there,
-// and occur once: a misspelled filter would otherwise select everything. No data is an object without fields. Errors:
-// bad_request.
+// decode decodes the JSON object of a request. Every field must be a field of Q with the exact
+// spelling, and must occur once: otherwise a misspelled filter would select everything. Empty data
+// counts as an object without fields. Errors: bad_request.
 func decode[Q any](r *endpoint.Request) (q Q, err error) {
 	if len(r.Data) == 0 {
 		return q, nil

@@ -22,7 +22,7 @@ const clockShared = "all accounts share the clock, so only Belfry's own account 
 func (a *api) clockVerbs(c Clock) []verb {
 	own := func(name string, h handler) func(*endpoint.Request) { return a.serve(name, ownAccount(clockShared, h)) }
 	return []verb{
-		{"clock.get", "the clock of a development node, and the next due time", own("clock.get", clockRequest(c, Clock.ClockGet))},
+		{"clock.get", "the clock of a development node, with the next due time", own("clock.get", clockRequest(c, Clock.ClockGet))},
 		{"clock.advance", "move the clock: {by}; everything due fires in order", own("clock.advance", clockRequest(c, Clock.ClockAdvance))},
 		{"clock.to", "move the clock to a time: {at}", own("clock.to", clockRequest(c, Clock.ClockTo))},
 		{"clock.run-until-idle", "move the clock from one due time to the next: {until, max}", own("clock.run-until-idle", clockRequest(c, Clock.ClockRunUntilIdle))},

@@ -18,8 +18,8 @@ const (
 	retryMax   = 2 * time.Second
 )
 
-// workingInterval is the interval at which the server hears that a group is still being
-// processed. It must stay well below RouterAckWait.
+// workingInterval is the interval of InProgress for a group. It must stay well below
+// RouterAckWait.
 const workingInterval = store.RouterAckWait / 2
 
 // adder is the part of router.Service that stores adds.
@@ -83,8 +83,8 @@ func (in *intake) handle(msgs []*store.Add) {
 	in.service.AddAll(in.pass, adds)
 }
 
-// group is a group of adds under way. Until all are settled it tells the server that they
-// are being worked on: a slow store is no reason to deliver them again.
+// group is a group of adds under way. Until all are settled it sends InProgress to the server, so
+// that a slow store does not cause redeliveries.
 type group struct {
 	in    *intake
 	adds  []delivery
