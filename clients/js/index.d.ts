@@ -40,13 +40,13 @@ export interface NewTimer {
   group?: string;
   /** The flow key, whose limits apply to the callback. */
   flow?: string;
-  /** The ordering key: callbacks of one key are called one at a time. */
+  /** The ordering key: callbacks of one key are made one at a time, in due order. */
   key?: string;
   /** Attempts before the timer becomes a dead letter; default 36. */
   maxattempts?: number | string;
   /** Delays between attempts: 200ms, 1s..10m. */
   backoff?: string;
-  /** Limit of one attempt; default 30s. */
+  /** The time-out of one attempt; default 30s. */
   timeout?: string;
   /** First possible run of a schedule. */
   start?: Instant;
@@ -54,23 +54,23 @@ export interface NewTimer {
   end?: Instant;
   /** Number of runs of a schedule. */
   limit?: number | string;
-  /** Greatest delay of a run. */
+  /** The maximum random delay of a run. */
   jitter?: string;
   /** Rules of a schedule for daylight saving. */
   dst?: string;
-  /** How day of month and day of week combine. */
+  /** How a cron expression combines its day of month and its day of week. */
   days?: "and" | "or";
-  /** What happens to missed runs. */
+  /** Which missed runs fire: the latest for all, each, or none. */
   misfire?: "one" | "all" | "skip";
   /** A run that is later than this is skipped. */
   grace?: string;
-  /** What happens to a run while the one before has no result. */
+  /** The rule for a run that is due while the previous run has no result. */
   overlap?: "skip" | "queue" | "allow" | "replace";
-  /** A run without success this long after its time is overdue. */
+  /** A nominal time without a success after this duration is overdue. */
   expect?: string;
   /** Calendars without runs, with commas between them. */
   exclude?: string;
-  /** What happens to excluded runs. */
+  /** The rule for a run on an excluded date. */
   excludeshift?: "skip" | "next" | "previous";
   /** The id of the event; default: the idempotency key, or a random id. */
   id?: string;
@@ -106,7 +106,7 @@ export interface Added {
   source?: string;
   due: string;
   state: State;
-  /** The timer existed already; due and state are its. */
+  /** The timer existed already; due and state are those of the existing timer. */
   duplicate: boolean;
   /** A hint, such as: due 3h ago: fires now. */
   remark?: string;
@@ -131,7 +131,7 @@ export interface Timer {
   state: State;
   /** The nominal time. */
   scheduled: string;
-  /** When Belfry acts next, or acted last. */
+  /** The time of Belfry's next action on the timer, or of its last one. */
   due: string;
   added?: string;
   fired?: string;
@@ -143,12 +143,13 @@ export interface Timer {
   run: number;
   attempts: number;
   maxattempts: number;
-  /** The record has expired, and the answer is of the search index. */
+  /** The record has expired, and the answer comes from the search index. */
   from?: "history";
   /** With from: a time up to which the search index has every change. */
   as_of?: string;
-  /** The last attempts, oldest first; lists leave them out. */
+  /** Which node claimed the timer, and where its event is; only from get with claim. */
   claim?: Claim;
+  /** The last attempts, oldest first; lists leave them out. */
   lastattempts?: Attempt[];
   outcome?: Outcome;
   /** The last operations on the timer, oldest first. */
@@ -157,13 +158,13 @@ export interface Timer {
   flow?: FlowWait;
   /** The timer has an ordering key. */
   order?: OrderWait;
-  /** Why the timer is paused. */
+  /** The note of the pause. */
   pausenote?: string;
-  /** Of a schedule. */
+  /** Only a schedule has it. */
   schedule?: Schedule;
-  /** Of a run of a schedule. */
+  /** Only a run of a schedule has it. */
   origin?: Origin;
-  /** For ifMatch. */
+  /** The revision of the record, for ifMatch. */
   revision: number;
 }
 
@@ -190,20 +191,20 @@ export interface Outcome {
 export interface Operation {
   op: string;
   at: string;
-  /** Who the caller claims to be; not verified. */
+  /** The name that the caller gave; not verified. */
   by?: string;
   account?: string;
   user?: string;
 }
 
-/** What a timer waits for that has reached the limit of its flow key. */
+/** The slot of a timer that waits because of the limit of its flow key. */
 export interface FlowWait {
   key: string;
   slot: string;
   deferrals?: number;
 }
 
-/** Who claimed a timer, and where its event is; only get with claim asks for it. */
+/** The node that claimed a timer, and the position of its event; only get with claim returns it. */
 export interface Claim {
   /** The term of the owner of its shard. */
   epoch: number;
@@ -242,7 +243,7 @@ export interface Schedule {
   expect_ms?: number;
   /** The next deadline for a success. */
   deadline?: string;
-  /** Why no run fires although the schedule has not ended. */
+  /** The reason why no run fires although the schedule has not ended. */
   problem?: string;
   overdue?: Overdue[];
   /** The next nominal time; absent if none is left. */
@@ -252,7 +253,7 @@ export interface Schedule {
   last?: LastRun;
   /** The nominal time whose run waits until the previous one has concluded. */
   waiting?: string;
-  /** Runs that were asked for and have not fired. */
+  /** The number of triggered runs that have not fired. */
   triggered?: number;
   backfill?: Backfill;
 }
@@ -283,7 +284,7 @@ export interface Backfill {
   fired: number;
 }
 
-/** Where a run of a schedule comes from. */
+/** The schedule and the trigger of a run. */
 export interface Origin {
   /** The timer id of the schedule. */
   schedule: string;
@@ -306,7 +307,7 @@ export interface ListQuery {
 
 /** A filter of searches. A search needs at least one field that ListQuery does not have. */
 export interface SearchQuery extends ListQuery {
-  /** An event id, a source or a type; with a last * the start of an event id. */
+  /** An event id, a source or a type; with a * at its end the start of an event id. */
   q?: string;
   id?: string;
   source?: string;
@@ -368,7 +369,7 @@ export interface ScheduleRun {
   overdue?: boolean;
 }
 
-/** What became, or will become, of a timer or of a time of a schedule. */
+/** The explanation of a timer, or of a time of a schedule: fired, planned, skipped, and the reason. */
 export interface Answer {
   at: string;
   /** at in the zone of the schedule. */

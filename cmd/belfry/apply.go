@@ -431,7 +431,7 @@ func (a *applier) change(ctx context.Context, s session, step *applyStep, do fun
 		case err != nil:
 			return err
 		case step.want != nil && found && now.Hash == step.want.hash:
-			return nil // somebody else has applied the same, or the answer was lost
+			return nil // another caller has applied the same change, or the answer was lost
 		case step.want == nil && (!found || now.State.Final()):
 			return nil
 		case !found || now.Hash != step.have.Hash || now.State.Final():

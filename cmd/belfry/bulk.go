@@ -21,7 +21,7 @@ type bulkFlags struct {
 	query belfry.BulkQuery
 }
 
-// add adds the flags; verb says what the command does to timers.
+// add adds the flags; verb is the verb of the command in their help.
 func (f *bulkFlags) add(fs *pflag.FlagSet, what, verb string) {
 	fs.StringVar(&f.query.Service, "svc", "", "all "+what+" of this service, instead of IDs")
 	fs.StringVar(&f.query.Group, "group", "", "all "+what+" of this group, instead of IDs")

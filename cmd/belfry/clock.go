@@ -117,7 +117,7 @@ func (c *cli) moving(cmd *cobra.Command, check func([]string) error, move func(c
 	})
 }
 
-// printClock prints a clock, and what a move did.
+// printClock prints a clock, and the effect of a move.
 func (c *cli) printClock(r *belfry.Clock, moved bool) error {
 	if c.json() {
 		return c.printJSON(r)

@@ -140,7 +140,7 @@ func (c *cli) deadRmCommand() *cobra.Command {
 		Short: "Discard dead letters for good",
 		Long: `Discard the dead letters of one timer, by timer id or by CloudEvent id with --source; one dead
 letter by its sequence, as "dead ls -o json" shows it; or all dead letters of a service, or
-with a reason, or both. They cannot be replayed any more. The records of their timers stay
+with a reason, or both. They can then not be replayed. The records of their timers stay
 as they are. The log of a node has who discarded them. Try it first with --dry-run.`,
 		Example: `  belfry dead rm order-17 --source /shop
   belfry dead rm --svc orders --code http_status --dry-run`,

@@ -197,7 +197,7 @@ func (x *exporter) write(w *bufio.Writer, page *belfry.ExportPage) error {
 	return nil
 }
 
-// lostText says what the values of ExportInfo.Lost mean, after the number of timers.
+// lostText explains the values of ExportInfo.Lost, for a line that begins with the number of timers.
 var lostText = map[string]string{
 	schemas.LostAttempts: "have fired and have no result: an import fires them again, with all their attempts",
 	schemas.LostBackfill: "have a backfill under way, which an import does not continue",

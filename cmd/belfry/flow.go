@@ -119,7 +119,7 @@ second: after it has succeeded, every call that begins follows the limit.`,
 	})
 }
 
-// quotaFlags returns a flag of a quota that is set, and what is wrong with one whose value is below 1; "" for none.
+// quotaFlags returns a flag of a quota that is set, and the error of a flag whose value is below 1; "" for none.
 func quotaFlags(fs *pflag.FlagSet, limit belfry.FlowLimit) (quota, below string) {
 	for _, f := range []struct {
 		name string

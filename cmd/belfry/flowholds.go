@@ -74,7 +74,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// printHolds prints the keys whose calls an answer of their target has stopped, after the limits.
+// printHolds prints the holds of flow keys, after the limits.
 func (c *cli) printHolds(holds []belfry.FlowHold) error {
 	for _, h := range holds {
 		if err := c.printText("flow", h.Key, "stopped", holdText(&h), "reason", h.Reason); err != nil {

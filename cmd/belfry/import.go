@@ -425,7 +425,7 @@ func (m *importer) same(ctx context.Context, s session, line *importLine, confli
 	return belfry.Receipt{Duplicate: true, State: t.State}, nil
 }
 
-// notice says on stderr for what the import waits, not too often.
+// notice prints on stderr what the import waits for, at most once per interval.
 func (m *importer) notice(line int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -437,7 +437,7 @@ func (m *importer) notice(line int, err error) {
 }
 
 // pause pauses an added timer, and moves a parked one to its due time. Of a duplicate it does what an
-// interrupted import left: a timer that somebody has resumed since stays as it is.
+// interrupted import left: a timer that was resumed since stays as it is.
 func (m *importer) pause(ctx context.Context, s session, r *belfry.Receipt, line *importLine, parked bool) (changed bool, err error) {
 	do := func(f func(context.Context) (belfry.Timer, error)) (belfry.Timer, error) {
 		return persist(ctx, func() (belfry.Timer, error) {

@@ -241,7 +241,7 @@ func (l *listener) say(format string, args ...any) {
 	fmt.Fprintf(l.c.err, format+"\n", args...) //nolint:errcheck // stderr is the last resort
 }
 
-// end prints what was answered.
+// end prints the numbers of the answers.
 func (l *listener) end() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

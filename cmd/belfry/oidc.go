@@ -21,7 +21,7 @@ func (s *oidcSettings) add(d *pflag.FlagSet, o *app.Options) {
 	d.StringVar(&o.OIDC.ClientID, "oidc-client-id", "", "client as which people log in to the console at the provider")
 	d.StringVar(&s.secretFile, "oidc-client-secret-file", "", "file with the secret of that client (or $BELFRY_OIDC_CLIENT_SECRET); a public client has none")
 	d.StringSliceVar(&o.OIDC.ClientScopes, "oidc-client-scopes", nil, "scopes of OAuth that the login asks for (default openid)")
-	d.StringVar(&o.OIDCRedirect, "oidc-redirect-url", "", "address of the console for people, such as https://belfry.example, to which the provider leads them back (default on loopback: that of the request)")
+	d.StringVar(&o.OIDCRedirect, "oidc-redirect-url", "", "address of the console for people, such as https://belfry.example, to which the provider leads them back (default on loopback: the address of the request)")
 	d.StringVar(&o.OIDCCA, "oidc-ca", "", "PEM file of a CA to trust for the provider")
 	d.StringVar(&o.OIDC.NameClaim, "oidc-name-claim", "", "claim with the name of the caller (default sub)")
 	d.StringVar(&o.OIDC.ScopesClaim, "oidc-scopes-claim", "", "claim with the roles of the caller, such as groups or realm_access.roles (default scope)")

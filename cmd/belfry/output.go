@@ -94,7 +94,7 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	return c.printText(pairs...)
 }
 
-// claimLine says who claimed a timer; "" if it is not known.
+// claimLine returns the line about the node that claimed a timer; "" if it is not known.
 func claimLine(c *schemas.ClaimInfo) string {
 	switch {
 	case c == nil:
@@ -228,8 +228,8 @@ func attemptLine(a schemas.AttemptInfo) string {
 	return line
 }
 
-// historyLine formats one control operation. The name of the caller is what the request
-// states, so the line says that nobody has verified it. Belfry's own operations have no caller.
+// historyLine formats one control operation. The caller's name comes from the request, so the
+// line marks it as not verified. Belfry's own operations have no caller.
 func historyLine(op schemas.OperationInfo) string {
 	line := op.Op + " at " + showTime(op.At)
 	if op.Account != "" {

@@ -112,14 +112,14 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 
 // describe returns a sentence about the times of a schedule of the flags, which the server has
 // stored as id. A period without --start counts from the time at which the server stored the schedule, so the
-// server describes it. Without its answer the text says only what the flags do.
+// server describes it. Without its answer the text describes only the flags.
 func (f *recurrenceFlags) describe(ctx context.Context, s session, id schemas.TimerID, schedule *calendar.Schedule) string {
 	if f.every == "" || f.start != "" {
 		return schedule.Describe()
 	}
 	reply, err := s.Preview(ctx, id, time.Time{}, 1)
 	if err != nil {
-		return "Every " + f.every + ", counted from when the server stored it" // the schedule is stored, whatever became of the question
+		return "Every " + f.every + ", counted from the time at which the server stored it" // the schedule is stored, even if its description could not be read
 	}
 	return reply.Description
 }

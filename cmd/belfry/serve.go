@@ -184,7 +184,7 @@ func profileText(o app.Options) string {
 	return "safe, if the server syncs every write"
 }
 
-// allowed returns a text that lists the addresses to which callbacks may connect.
+// allowed returns the list of the addresses to which callbacks may connect, for a log line.
 func allowed(o app.Options) string {
 	what := []string{"public addresses"}
 	if o.AllowLoopback {

@@ -56,7 +56,7 @@ together, with half of it kept free.`,
 	return cmd
 }
 
-// printSize prints what a load needs, and which limits it exceeds.
+// printSize prints the needs of a load, and the limits that it exceeds.
 func (c *cli) printSize(l sizing.Load) error {
 	n := sizing.Of(l)
 	var notes []string

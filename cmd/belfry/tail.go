@@ -72,7 +72,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		return err
 	}
 	// An interrupt must not end this request: the server may have made the consumer, and only its answer has the
-	// name, without which nobody can remove the consumer.
+	// name, because the consumer can only be removed by its name.
 	call, cancel := s.call(context.WithoutCancel(ctx))
 	defer cancel()
 	cons, err := js.OrderedConsumer(call, schemas.StreamFired, cfg)

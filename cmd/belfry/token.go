@@ -44,7 +44,7 @@ func describeToken(t *token.Token) tokenInfo {
 	return tokenInfo{Name: t.Name, Scopes: t.Scopes, Tenant: t.Tenant, Expires: expiry(t), Expired: t.Expired(time.Now())}
 }
 
-// expiry returns the time from which a token is refused; "" for never.
+// expiry returns the time at which a token expires; "" for never.
 func expiry(t *token.Token) string {
 	if t.Expires.IsZero() {
 		return ""

@@ -33,7 +33,7 @@ class SignatureError(Exception):
 
 
 class NotNow(Exception):
-    """Raised by a handler: call again after so many seconds, without using up an attempt."""
+    """Raised by a handler: the callback is made again after seconds, and no attempt is used."""
 
     def __init__(self, seconds: float, reason: str = "not now") -> None:
         super().__init__(reason)
@@ -49,19 +49,19 @@ class Run:
     """One call of a callback."""
 
     key: str
-    """<timer id>.<run>: the same for each attempt. A handler that must not act twice remembers it."""
+    """<timer id>.<run>: the same for each attempt. A handler that must not act twice stores it and compares."""
     timer: str
     """The timer id."""
     run: int
     attempt: int
     """From 1."""
     scheduled: datetime
-    """The due time; of a run of a schedule the nominal time."""
+    """The due time; for a run of a schedule the nominal time."""
     fired: datetime
     missed: int
     """Missed nominal times for which the run fired, in addition to its own."""
     trigger: Optional[Trigger]
-    """Set if somebody asked for the run."""
+    """Why the run fired at no due time: manual or backfill; otherwise None."""
     event: Dict[str, Any]
     """The attributes of the CloudEvent."""
     data: Any
@@ -123,7 +123,7 @@ class Receiver:
         self._origins = [origin.lower() for origin in origins]
 
     def answer(self, headers: Headers, body: bytes, method: str = "POST") -> Answer:
-        """Answers a callback. body has the bytes as they came: the signature is theirs."""
+        """Answers a callback. body must have the received bytes unchanged, because the signature covers them."""
         h = _lower(headers)
         if method == "OPTIONS":
             return self._handshake(h.get("webhook-request-origin", ""))

@@ -183,7 +183,7 @@ class Client:
         return cast(List[Dict[str, Any]], answer["results"])
 
     def get(self, timer: t.TimerRef, *, claim: bool = False) -> t.Timer:
-        """Returns a timer, with claim also who claimed it. It raises a NotFoundError if there is none, or if its record has expired."""
+        """Returns a timer; with claim also the node that claimed it. It raises a NotFoundError if there is none, or if its record has expired."""
         path, query = _place(timer)
         return cast(t.Timer, self.request("GET", path, query={**query, "claim": True} if claim else query))
 
@@ -241,7 +241,7 @@ class Client:
         return cast(t.SearchPage, self.request("GET", "/v1/timers", query=query))
 
     def cancel(self, timer: t.TimerRef, *, by: Optional[str] = None, if_match: Optional[int] = None) -> t.Timer:
-        """Cancels a timer, or ends a schedule. Once it returns, the timer does not fire. A fired timer is a TooLateError."""
+        """Cancels a timer, or ends a schedule. Once it has returned, the timer does not fire. It raises a TooLateError if the timer has fired."""
         path, query = _place(timer)
         return cast(t.Timer, self._change("DELETE", path, if_match, query={**query, "by": by}))
 
@@ -259,11 +259,11 @@ class Client:
         return cast(t.Timer, self._change("PATCH", path, if_match, query=query, body=sendable({"in": in_, "at": at, "by": by})))
 
     def pause(self, timer: t.TimerRef, *, note: Optional[str] = None, by: Optional[str] = None, if_match: Optional[int] = None) -> t.Timer:
-        """Lets a timer or schedule wait until it is resumed."""
+        """Makes a timer or schedule wait until it is resumed."""
         return self._operate(timer, "pause", if_match, {"note": note, "by": by})
 
     def resume(self, timer: t.TimerRef, *, catchup: Optional[CatchUp] = None, by: Optional[str] = None, if_match: Optional[int] = None) -> t.Timer:
-        """Lets a paused timer or schedule fire again. catchup says which missed nominal times of a schedule run; default none."""
+        """Lets a paused timer or schedule fire again. catchup decides which missed nominal times of a schedule fire; default none."""
         return self._operate(timer, "resume", if_match, {"catchup": catchup, "by": by})
 
     def trigger(
@@ -275,7 +275,7 @@ class Client:
         if_match: Optional[int] = None,
         idempotency_key: Optional[str] = None,
     ) -> t.Timer:
-        """Runs a schedule now; with allow also while the previous run has no result.
+        """Requests an extra run of a schedule at once; with allow even while the previous run has no result.
 
         The idempotency_key, by default a random one, names the request, so that a repeated one asks for no second run.
         """
@@ -291,7 +291,7 @@ class Client:
         return cast(Iterator[t.ScheduleRun], self._pages(self._path(schedule) + "/runs", {"limit": limit}, "runs", None))
 
     def why(self, timer: t.TimerRef, at: Optional[t.Instant] = None) -> t.Why:
-        """Says what became, or will become, of a timer, or of a time of a schedule."""
+        """Explains a timer, or a time of a schedule: whether it fired, will fire or not, and why."""
         return cast(t.Why, self.request("GET", self._path(timer) + "/why", query={"at": at}))
 
     def dead_letters(
@@ -383,7 +383,7 @@ class Client:
     def _operate(
         self, timer: t.TimerRef, operation: str, if_match: Optional[int], body: Mapping[str, Any], headers: Optional[Mapping[str, str]] = None
     ) -> t.Timer:
-        """An operation whose path is below that of the timer."""
+        """Makes an operation whose path is below the path of the timer."""
         return cast(t.Timer, self._change("POST", f"{self._path(timer)}/{operation}", if_match, body=sendable(body), headers=headers))
 
     def _change(
@@ -411,7 +411,7 @@ class Client:
 
 
 def _place(timer: t.TimerRef) -> "tuple[str, Dict[str, Any]]":
-    """Returns where a timer is: below its timer id, or by source and id."""
+    """Returns the path and the query that name a timer: by its timer id, or by source and id."""
     if not isinstance(timer, str):
         return "/v1/timers", {"source": timer["source"], "id": timer["id"]}
     if timer == "":
@@ -420,7 +420,7 @@ def _place(timer: t.TimerRef) -> "tuple[str, Dict[str, Any]]":
 
 
 def _header_text(text: str) -> str:
-    """Returns a text as a value of a header, which http.client sends in Latin-1: its UTF-8."""
+    """Encodes a text as UTF-8 for a header value, which http.client would otherwise encode in Latin-1."""
     return text.encode("utf-8").decode("latin-1")
 
 

@@ -8,18 +8,18 @@ from typing import Any, Mapping, Optional
 
 
 class BelfryError(Exception):
-    """An error of the API, or of the way to it. str() of it is the detail of the problem."""
+    """An error of the API, or of the connection to it. str() returns the detail of the problem."""
 
     code: str
     """The stable name of the error: the table in docs/http.md."""
     status: int
     """The HTTP status; 0 without an answer."""
     detail: str
-    """What is wrong, and what to do."""
+    """A description of the error and its remedy."""
     pointer: Optional[str]
-    """The field, parameter or attribute that is wrong, such as #/attributes/orderid."""
+    """The invalid field, parameter or attribute, such as #/attributes/orderid."""
     retry_after: Optional[int]
-    """Seconds after which to try again, of 429 and 503."""
+    """The seconds after which to try again; set for 429 and 503."""
     problem: Mapping[str, Any]
     """The whole problem, as RFC 9457 defines it."""
 
@@ -34,7 +34,7 @@ class BelfryError(Exception):
 
 
 class InvalidError(BelfryError):
-    """The request is wrong, or an event, field or attribute of it. Repeating it does not help."""
+    """The request, or an event, field or attribute in it, is invalid. Repeating it does not help."""
 
 
 class NotFoundError(BelfryError):
@@ -50,7 +50,7 @@ class TooLateError(BelfryError):
 
 
 class AccessError(BelfryError):
-    """The token is missing or unknown (unauthenticated), or may not do this (forbidden)."""
+    """The token is missing or unknown (unauthenticated), or has no right for the request (forbidden)."""
 
 
 class LimitedError(BelfryError):
@@ -58,7 +58,7 @@ class LimitedError(BelfryError):
 
 
 class UnavailableError(BelfryError):
-    """Belfry did not answer, in time or at all. The request may have taken effect."""
+    """Belfry did not answer in time, or was unavailable. The request may have taken effect."""
 
 
 ERROR_CLASSES: Mapping[str, type[BelfryError]] = {
