@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// TenantAllowance lists what the configuration allows a tenant, and has the name by which Belfry asks its targets.
+// TenantAllowance is the configuration of a tenant: the services, subjects and hosts that its timers may
+// use, and the origin of its webhook handshakes.
 type TenantAllowance struct {
 	// Services lists the services of its timers: names, or beginnings of names with a * at the
 	// end. nil allows all names.
@@ -22,7 +23,7 @@ type TenantAllowance struct {
 	WebhookOrigin string
 }
 
-// askOperator ends the errors for what a tenant may not use.
+// askOperator ends the errors about services, subjects and hosts that a tenant may not use.
 const askOperator = "use an allowed one, or ask the operator of this Belfry to add it"
 
 // Check returns an error, of CodeConfig, for an invalid pattern.

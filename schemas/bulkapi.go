@@ -58,7 +58,7 @@ func (c *BulkCounts) Add(page BulkCounts) {
 	}
 }
 
-// Refuse counts n that could not be changed.
+// Refuse counts n items that could not be changed, with the error code of their refusal.
 func (c *BulkCounts) Refuse(code Code, n int) {
 	if c.Reasons == nil {
 		c.Reasons = map[Code]int{}
@@ -89,8 +89,8 @@ type BulkDeadRequest struct {
 	Sequences []uint64 `json:"sequences,omitempty"`
 	// ErrorCode selects those with this reason; see DeadInfo.ErrorCode.
 	ErrorCode string `json:"errorcode,omitempty"`
-	// Rate spreads the calls of a replay, such as 10/s or 100/m: each letter is due a fraction of the
-	// time after the one before, over all pages. Without a rate all are due now. Only for replay.
+	// Rate spreads the calls of a replay, such as 10/s or 100/m: the due times of the letters of all
+	// pages follow each other at this rate. Without a rate all are due at once. Only for replay.
 	Rate string `json:"rate,omitempty"`
 	// DryRun changes nothing. The answer has the dead letters that the filter selects.
 	DryRun bool   `json:"dryrun,omitempty"`

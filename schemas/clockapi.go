@@ -7,7 +7,7 @@ import "time"
 const (
 	// DefaultClockSteps is the default of ClockIdleRequest.Max.
 	DefaultClockSteps = 1000
-	// MaxClockSteps is the greatest ClockIdleRequest.Max.
+	// MaxClockSteps is the maximum of ClockIdleRequest.Max.
 	MaxClockSteps = 1_000_000
 	// MaxClockTimers bounds the timers in ClockReply.Waiting, and in ClockReply.Endless.
 	MaxClockTimers = 10
@@ -39,9 +39,9 @@ type ClockReply struct {
 	Now time.Time `json:"now"`
 	// Frozen is true if the clock stands still between moves.
 	Frozen bool `json:"frozen"`
-	// Next is the next due time; zero if nothing is due.
+	// Next is the next due time; zero if no timer is due in the future.
 	Next time.Time `json:"next,omitzero"`
-	// Pending is the number of timers with a due time ahead.
+	// Pending is the number of timers that are due in the future.
 	Pending int `json:"pending"`
 	// Target is the time to which the request moves the clock; zero for none.
 	Target time.Time `json:"target,omitzero"`
@@ -49,8 +49,8 @@ type ClockReply struct {
 	// events that were published to timers.fired meanwhile.
 	Steps int `json:"steps"`
 	Fired int `json:"fired"`
-	// More is true if the move takes longer than one request: clock.to with Target, or the same
-	// clock.run-until-idle, goes on.
+	// More is true if the move takes longer than one request. The caller continues it with clock.to
+	// and Target, or with the same clock.run-until-idle.
 	More bool `json:"more,omitempty"`
 	// Waiting has the first timers whose callbacks have no result yet, for which the clock waits.
 	Waiting []TimerID `json:"waiting,omitempty"`

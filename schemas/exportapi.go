@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Extension attributes of an exported event, for what the attributes of an add cannot say. An import
-// removes them. A client that publishes the event without an import adds a timer that is not paused
-// and has them as attributes of its own.
+// Extension attributes of an exported event, for properties that the attributes of an add do not
+// have. An import removes them. If a client publishes the event without an import, the timer is not
+// paused, and its event keeps these attributes.
 const (
 	// AttrExportState is ExportPaused for a timer that is paused; otherwise it is absent.
 	AttrExportState = "belfrystate"
@@ -42,14 +42,14 @@ type ExportRequest struct {
 }
 
 // ExportReply is one page of exported timers. Cursor is empty on the last page. A page may have no
-// timers and still have a cursor. A timer that changes while the pages are read may come twice; each
-// timer that is selected all the time comes at least once.
+// timers and still have a cursor. A timer that changes during the export may be on two pages. A timer
+// that the request selects during the whole export is on at least one page.
 type ExportReply struct {
 	Timers []ExportInfo `json:"timers"`
 	// Skipped are timers whose events cannot be published again.
 	Skipped []ExportSkip `json:"skipped,omitempty"`
-	// Runs counts the runs of schedules that the filter selects. They are not exported: their event
-	// is that of the schedule.
+	// Runs counts the runs of schedules that the filter selects. They are not exported, because
+	// they have the event of their schedule.
 	Runs int `json:"runs,omitempty"`
 	// Unread counts records of a newer version of Belfry, which the node cannot read.
 	Unread int    `json:"unread,omitempty"`
@@ -67,10 +67,10 @@ type ExportInfo struct {
 	Hash string `json:"hash"`
 	// Due is the next nominal time of a schedule, and the due time of every other timer.
 	Due time.Time `json:"due,omitzero"`
-	// Lost names what of the timer its event does not say, as Lost… constants.
+	// Lost names the properties of the timer that its event does not have, as Lost… constants.
 	Lost []string `json:"lost,omitempty"`
 	// Event is the event as one line of JSON in structured mode, which can be published again, with
-	// an absolute due time. It is absent for a timer whose record has no event any more.
+	// an absolute due time. It is absent for a timer whose record has no event.
 	Event json.RawMessage `json:"event,omitempty"`
 }
 
@@ -92,7 +92,7 @@ const (
 	LostMissed   = "missed"   // nominal times that are due and not decided
 	LostRuns     = "runs"     // runs have fired; they are counted from 1 again
 	LostSpaces   = "spaces"   // white space of JSON data with line breaks
-	LostTriggers = "triggers" // runs that were asked for and have not fired
+	LostTriggers = "triggers" // requested runs that have not fired
 	LostWaiting  = "waiting"  // a run that waits for the previous one
 )
 
@@ -161,7 +161,7 @@ func (r *Record) exported(p *parsed) []attribute {
 	return set
 }
 
-// lost returns what an exported event does not say, in alphabetical order.
+// lost returns the Lost… constants of a record, in alphabetical order.
 func (r *Record) lost(nowMs int64) []string {
 	var all []string
 	note := func(lost bool, name string) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// AttrFlow names the flow key of an add: whose limits apply to the callback. See FlowKey.
+// AttrFlow names the flow key of an add. The limits of the key apply to the callback. See FlowKey.
 const AttrFlow = "timerflow"
 
 // MaxFlowKey bounds a flow key that an event names, in bytes.
@@ -26,9 +26,10 @@ const ServiceFlowPrefix = "service:"
 // TenantService: service:acme=orders, group:acme=import.
 const GroupFlowPrefix = "group:"
 
-// AddsFlowPrefix and a service make the key of the limit of that service's adds a second. The service
-// of a tenant is named as in TenantService. The prefix and a tenant with TenantEnd make that of all
-// adds of the tenant. Such a limit applies to adds alone, and no other limit applies to them.
+// AddsFlowPrefix followed by a service is the key of the limit of that service's adds. The service of
+// a tenant is named as in TenantService. The prefix followed by a tenant and TenantEnd is the key of
+// the limit of all adds of the tenant. Such limits apply only to adds, and no other limits apply to
+// adds.
 const AddsFlowPrefix = "adds:"
 
 // TenantEnd ends the key of the limit of all adds of a tenant.
@@ -42,10 +43,11 @@ func NamesTenant(pattern string) bool {
 	return !LimitsAdds(pattern) && strings.Contains(pattern, tenantSeparator)
 }
 
-// FlowKey returns the key whose limits apply to a callback: flow, the value of AttrFlow, which is a
-// key of its own for each tenant, <tenant>=<flow>; or without one the host of an HTTP callback (in lower case, with its port unless that is the
-// default of its scheme), and ServiceFlowPrefix with the service for all others. target is the
-// callback with the base URL of the service applied; see CallbackRules.Resolve.
+// FlowKey returns the flow key of a callback. With flow, the value of AttrFlow, it is flow, or
+// <tenant>=<flow> for a tenant. Without flow it is the host of an HTTP callback, in lower case and with
+// its port unless that is the default of its scheme. For all other callbacks it is ServiceFlowPrefix
+// with the service. target is the callback with the base URL of the service applied; see
+// CallbackRules.Resolve.
 func FlowKey(flow, target, service string) string {
 	if flow != "" {
 		return TenantService(TenantOf(service), flow)
@@ -110,15 +112,15 @@ func validFlow(s string, most int, also string) bool {
 	return true
 }
 
-// Deferral is what a record keeps of an event that waited, or waits, because its flow key has
-// a limit, or because it is not yet its turn (timerkey). A deferral uses no attempt.
+// Deferral is the state in a record of an event that waits, or has waited, because of the limit of
+// its flow key or for its turn (timerkey). A deferral uses no attempt.
 type Deferral struct {
 	// Count is the number of times that the event went back into the wheel. It is part of the
 	// message id of the event that the scheduler then publishes, and of its claim; so it stays
 	// after the call, until the final state.
 	Count uint32
-	// SlotMs is the time for which the event has a place, in Unix milliseconds; 0 once it was
-	// called. While the event waits for its turn, it is the time at which it asks at the latest.
+	// SlotMs is the time that the event has reserved, in Unix milliseconds; 0 once it was called. For
+	// an event that waits for its turn, it is the latest time at which the event asks again.
 	SlotMs int64
 	// Generation is the revision of the limit under which SlotMs was reserved.
 	Generation uint64
@@ -215,11 +217,10 @@ type FlowInfo struct {
 	// Slot is the time at which the timer is called, or asks again if the limit has changed or
 	// is used up by retries.
 	Slot time.Time `json:"slot"`
-	// Deferrals counts how often the timer was put back.
+	// Deferrals is the number of times that the timer had to wait.
 	Deferrals uint32 `json:"deferrals,omitempty"`
-	// Hold is HoldPause or HoldCircuit if an answer of the target, or none, stops the calls of the
-	// key; otherwise empty. Until is the end of the pause, or the time of the next probe. Only the
-	// answer to get has them.
+	// Hold is HoldPause or HoldCircuit if a hold stops the calls of the key; otherwise empty. Until is
+	// the end of the pause, or the time of the next probe. Only the answer to get has them.
 	Hold  string    `json:"hold,omitempty"`
 	Until time.Time `json:"until,omitzero"`
 }

@@ -35,12 +35,12 @@ type FlowSetRequest struct {
 	Schedules int   `json:"schedules,omitempty"`
 	Services  int   `json:"services,omitempty"`
 	Bytes     int64 `json:"bytes,omitempty"`
-	// Circuit is the number of connection errors in a row after which the calls of a key stop until
-	// the target answers a probe; 0 for never, nil for the default, 5.
+	// Circuit is the number of consecutive connection errors after which the calls of a key stop
+	// until the target answers a probe; 0 for never, nil for the default, 5.
 	Circuit *int `json:"circuit,omitempty"`
 	// Revision is the revision that the limit must have; 0 for any.
 	Revision uint64 `json:"revision,omitempty"`
-	// DryRun stores nothing. The answer tells what the limit would do.
+	// DryRun stores nothing. The answer has the effect of the limit.
 	DryRun bool   `json:"dryrun,omitempty"`
 	By     string `json:"by,omitempty"`
 }
@@ -50,7 +50,7 @@ type FlowSetRequest struct {
 type FlowRequest struct {
 	// Key is a flow key, or the pattern of a stored limit.
 	Key string `json:"key"`
-	// Note says why the calls are paused, at most MaxPauseNote bytes; only for pause.
+	// Note is the reason of a pause, at most MaxPauseNote bytes; only for pause.
 	Note string `json:"note,omitempty"`
 	// Revision is the revision that a limit to be changed must have; 0 for any.
 	Revision uint64 `json:"revision,omitempty"`
@@ -60,15 +60,15 @@ type FlowRequest struct {
 // FlowReply is the answer to a change of a limit. The change is in force: every call that
 // begins after the answer follows it.
 type FlowReply struct {
-	// Limit is the limit after the change; nil if none is stored for the key now.
+	// Limit is the limit after the change; nil if no limit is stored for the key.
 	Limit *FlowLimitInfo `json:"limit,omitempty"`
 	// Before is the limit before the change; nil if there was none.
 	Before *FlowLimitInfo `json:"before,omitempty"`
 	// Except are stored limits that apply instead of this one to keys that match its pattern,
 	// at most MaxFlowExcept.
 	Except []string `json:"except,omitempty"`
-	// Waiting is the number of events that wait for their call now. Partial is true if there
-	// was no time to count all.
+	// Waiting is the number of events that wait for their call. Partial is true if the time was
+	// too short to count all.
 	Waiting int  `json:"waiting"`
 	Partial bool `json:"partial,omitempty"`
 	// Drained is the time at which the rate permits the last of them; zero if nothing waits,
@@ -93,7 +93,7 @@ type FlowLimitInfo struct {
 	// Circuit is as in FlowSetRequest.
 	Circuit *int `json:"circuit,omitempty"`
 	Paused  bool `json:"paused,omitempty"`
-	// PauseNote, PausedAt and PausedBy say why, when and by whom the calls were paused.
+	// PauseNote, PausedAt and PausedBy are the reason, the time and the caller of a pause.
 	PauseNote string    `json:"pausenote,omitempty"`
 	PausedAt  time.Time `json:"pausedat,omitzero"`
 	PausedBy  string    `json:"pausedby,omitempty"`
@@ -103,7 +103,8 @@ type FlowLimitInfo struct {
 	// Target is the rate that the target of the flow key allows; nil if it names none. Only
 	// FlowStatus and FlowListReply have it.
 	Target *FlowTarget `json:"target,omitempty"`
-	// Error says why the limit cannot be read; its calls wait then. The other fields are empty.
+	// Error is the reason why the limit cannot be read. Its calls then wait, and the other fields
+	// are empty.
 	Error string `json:"error,omitempty"`
 }
 
@@ -125,8 +126,7 @@ type FlowStatus struct {
 	// Limit is the limit that applies; Limit.Key is the pattern that gave it. It is nil if no
 	// limit applies. Of a flow key with Limit.Target it has the lower one of both rates.
 	Limit *FlowLimitInfo `json:"limit,omitempty"`
-	// Hold is what stops the calls of the key because of what its target answered; nil for nothing, and
-	// for a pattern.
+	// Hold is the hold that stops the calls of the key; nil for none, and for a pattern.
 	Hold *FlowHoldInfo `json:"hold,omitempty"`
 	// Except is as in FlowReply.
 	Except []string `json:"except,omitempty"`
@@ -140,7 +140,7 @@ type FlowStatus struct {
 	Uncounted int `json:"uncounted,omitempty"`
 }
 
-// FlowKeyInfo says how much of a flow key's limit is used.
+// FlowKeyInfo is the use of a flow key's limit.
 type FlowKeyInfo struct {
 	Key string `json:"key"`
 	// InFlight is the number of permits for calls that nodes hold; only with a limit on
@@ -150,8 +150,8 @@ type FlowKeyInfo struct {
 	// time to count all.
 	Waiting int  `json:"waiting"`
 	Partial bool `json:"partial,omitempty"`
-	// Pending is the number of pending timers, as of a second ago; only with a limit that counts them.
-	// Schedules, Services and Bytes are what they use of the quotas of FlowSetRequest.
+	// Pending is the number of pending timers, about a second old; only with a limit that counts them.
+	// Schedules, Services and Bytes are their use of the quotas in FlowSetRequest.
 	Pending   int64 `json:"pending,omitempty"`
 	Schedules int64 `json:"schedules,omitempty"`
 	Services  int64 `json:"services,omitempty"`
@@ -163,7 +163,7 @@ type FlowKeyInfo struct {
 	Drained time.Time `json:"drained,omitzero"`
 }
 
-// FlowHoldInfo says what stops the calls of a flow key because of what its target answered.
+// FlowHoldInfo is the hold of a flow key: its target asked for a pause, or its circuit is open.
 type FlowHoldInfo struct {
 	Key string `json:"key"`
 	// Until is the end of the pause for which the target asked; zero for none.
@@ -176,7 +176,7 @@ type FlowHoldInfo struct {
 	NextProbe time.Time `json:"nextprobe,omitzero"`
 	// Reason is the answer, or the error, that stopped the calls.
 	Reason string `json:"reason,omitempty"`
-	// Changed is the time of the last change, and By the node that made it.
+	// Changed is the time of the last change. By is the node that made it, or the caller of a reset.
 	Changed time.Time `json:"changed,omitzero"`
 	By      string    `json:"by,omitempty"`
 }
@@ -187,7 +187,7 @@ type FlowResetRequest struct {
 	By  string `json:"by,omitempty"`
 }
 
-// FlowResetReply is the answer to a reset: what stopped the calls before.
+// FlowResetReply is the answer to a reset: the hold before it.
 type FlowResetReply struct {
 	Before FlowHoldInfo `json:"before"`
 }
@@ -195,7 +195,6 @@ type FlowResetReply struct {
 // FlowListReply has all stored limits, and the flow keys that only their targets limit, by key.
 type FlowListReply struct {
 	Limits []FlowLimitInfo `json:"limits"`
-	// Holds are the flow keys whose calls are stopped because of what their targets answered, at
-	// most MaxFlowHolds.
+	// Holds are the holds that stop the calls of flow keys, at most MaxFlowHolds.
 	Holds []FlowHoldInfo `json:"holds,omitempty"`
 }

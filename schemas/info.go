@@ -22,8 +22,8 @@ type TimerInfo struct {
 	Group    string `json:"group,omitempty"`
 	Callback string `json:"callback,omitempty"` // credentials are redacted
 	State    State  `json:"state"`
-	// Scheduled is the due time that the user asked for. Due is when Belfry acts next,
-	// which is later than Scheduled for a retry. Both are always set.
+	// Scheduled is the due time that the user set. Due is the time of Belfry's next action, which is
+	// later than Scheduled for a retry. Both are always set.
 	Scheduled time.Time `json:"scheduled"`
 	Due       time.Time `json:"due"`
 	// Added, Fired and Done are the times at which Belfry added, first fired and finished the
@@ -54,7 +54,7 @@ type TimerInfo struct {
 	Flow *FlowInfo `json:"flow,omitempty"`
 	// Order is set for a timer with an ordering key.
 	Order *OrderInfo `json:"order,omitempty"`
-	// PauseNote says why the timer is paused.
+	// PauseNote is the note of a pause.
 	PauseNote string `json:"pausenote,omitempty"`
 	// Schedule is set for a schedule. Scheduled is then the next nominal time, or the last one
 	// if none is left, Due the time at which Belfry acts on the schedule next, and Run the
@@ -66,8 +66,9 @@ type TimerInfo struct {
 	Revision uint64 `json:"revision"`
 	// Claim is set for a timer that has fired if the request asks for it; see GetRequest.
 	Claim *ClaimInfo `json:"claim,omitempty"`
-	// From is FromHistory for a timer whose record has expired: the answer is then of a node's
-	// search index, which had every change up to AsOf. It is empty for an answer of the record.
+	// From is FromHistory for a timer whose record has expired. The answer then comes from a node's
+	// search index, which had every change up to AsOf. From is empty if the answer comes from the
+	// record.
 	From string    `json:"from,omitempty"`
 	AsOf time.Time `json:"as_of,omitzero"`
 }
@@ -79,7 +80,7 @@ type GetRequest struct {
 	Claim bool `json:"claim,omitempty"`
 }
 
-// ClaimInfo is the proof that a timer has fired: who claimed it, and the event that was published.
+// ClaimInfo is the proof that a timer has fired: the claim and the published event.
 type ClaimInfo struct {
 	// Epoch is the term of the shard's owner that made the last claim. Node is that owner; "" once 64 later terms
 	// of the shard have begun.

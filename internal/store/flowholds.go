@@ -21,19 +21,19 @@ import (
 const (
 	// MaxHoldReason bounds FlowHold.Reason, in bytes.
 	MaxHoldReason = 256
-	// holdSlack is how long a hold is kept after it has ended, for nodes whose clock is behind.
+	// holdSlack is the time for which a hold is kept after its end, for nodes whose clock is behind.
 	holdSlack = time.Minute
-	// endedHoldTTL is how long the end of a circuit, or a reset, is kept, so that a node sees it and
-	// moves the events that wait.
+	// endedHoldTTL is the time for which the end of a circuit, or a reset, is kept, so that a node
+	// sees it and moves the events that wait.
 	endedHoldTTL = time.Hour
-	// staleHold is the age from which on a copy forgets a hold that nobody changed. No hold lasts so
-	// long without a change: see flow.MaxHold and flow.CircuitKeep.
+	// staleHold is the age at which a copy forgets an unchanged hold. No hold lasts that long without
+	// a change: see flow.MaxHold and flow.CircuitKeep.
 	staleHold = 3 * time.Hour
 	// holdTries bounds the attempts of ChangeHold after conflicts.
 	holdTries = 10
 )
 
-// FlowHold is what stops the calls of one flow key because of what its target said.
+// FlowHold is the hold of one flow key, which stops its calls; see flow.Hold.
 type FlowHold struct {
 	Key string
 	// Rev is the revision of the hold.
@@ -42,7 +42,7 @@ type FlowHold struct {
 	// Reason is the answer, or the error, that caused the hold: at most MaxHoldReason bytes, without
 	// credentials.
 	Reason string
-	// AtMs is the time of the last change, in Unix milliseconds; By says who made it: a node, or the
+	// AtMs is the time of the last change, in Unix milliseconds. By is the node that made it, or the
 	// caller who reset the hold.
 	AtMs int64
 	By   string
@@ -82,8 +82,8 @@ func holdSubject(key string) string {
 	return encodedSubject(holdPrefix, key)
 }
 
-// Undisturbed reports whether nothing in the copy concerns any callback: there is no limit of
-// callbacks and no hold.
+// Undisturbed reports whether the copy has neither a limit of callbacks nor a hold, so that calls need
+// no decision.
 func (s *FlowSet) Undisturbed() bool { return s.undisturbed }
 
 // HoldOf returns the hold of a flow key. It may have ended: flow.Hold.Ask tells.
@@ -194,7 +194,7 @@ func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change 
 		return err
 	})
 	if errors.Is(err, ErrRevision) {
-		err = schemas.Errorf(schemas.CodeUnavailable, "the hold of flow %s was changed by others at once, again and again: try again", key)
+		err = schemas.Errorf(schemas.CodeUnavailable, "the hold of flow %s is being changed by other nodes: try again", key)
 	}
 	return h, err
 }

@@ -134,7 +134,7 @@ type FlowLimit struct {
 	Note     string
 	PausedMs int64
 	PausedBy string
-	// AtMs is the time of the last change, in Unix milliseconds; By says who made it.
+	// AtMs is the time of the last change, in Unix milliseconds; By is the name of its caller.
 	AtMs int64
 	By   string
 	// Raised is true if the last change may permit earlier calls, so that the waiting events of

@@ -84,8 +84,8 @@ func (o *Orders) OrderList(ctx context.Context, q OrderQuery) (page OrderPage, e
 	return page, err
 }
 
-// orderCursor is the place of a list: after and until are sequences of stream flowsStream. What
-// is stored after until is left out, so that the list of keys that always change has an end.
+// orderCursor is the position of a list: after and until are sequences of stream flowsStream. The list
+// leaves out states that are stored after until, so it ends even if keys change all the time.
 type orderCursor struct{ after, until uint64 }
 
 func (c orderCursor) String() string { return fmt.Sprintf("%d.%d", c.after, c.until) }
@@ -157,9 +157,9 @@ func (f *FailingOrder) Problem() string {
 	return text + fmt.Sprintf("; events that wait: %d", f.Waiting)
 }
 
-// FailingOrders returns ordering keys whose head has failed, and has its turn for longer than a
-// duration; at most limit. It reads only the records of heads that are due that long. more is true
-// if there are others, or if there were too many keys to look at. nowMs is the leader's time. A
+// FailingOrders returns at most limit ordering keys whose head has failed and has had its turn for
+// longer than a duration. It reads only the records of heads that have been due for that long. more
+// is true if there are others, or if there were too many keys to read. nowMs is the leader's time. A
 // store of a version without ordering keys has none. Errors: schemas.ErrUnavailable,
 // schemas.ErrDamaged for a damaged layout.
 func (v *View) FailingOrders(ctx context.Context, nowMs int64, longer time.Duration, limit int) (all []FailingOrder, more bool, err error) {
@@ -187,7 +187,7 @@ func (v *View) FailingOrders(ctx context.Context, nowMs int64, longer time.Durat
 			failed = err
 			return false
 		case err != nil, f.Attempts == 0, f.SinceMs > before:
-			return true // other checks report what cannot be read
+			return true // other checks report records that cannot be read
 		case len(all) == limit:
 			return false
 		default:

@@ -22,17 +22,19 @@ import (
 
 const (
 	pendingPrefix = flowsPrefix + "pending."
-	// pendingCountTTL is how long the numbers of a shard are kept after its owner wrote them last. It is longer
-	// than an outage of all owners should last: without the numbers a limit holds only for adds since.
+	// pendingCountTTL is the TTL of the numbers of a shard. It must exceed every outage of all owners:
+	// without the numbers, a limit counts only the adds since the outage.
 	pendingCountTTL = 7 * 24 * time.Hour
 	// noPendingTTL is the TTL of a count without limits.
 	noPendingTTL = time.Minute
-	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each, and 220 with names of the
-	// greatest length. Those with the fewest timers of their tenant are left out, and counted in its sums.
+	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each, or 220 with names
+	// of maximum length. The services of a tenant with the fewest timers are left out, and counted in
+	// the sums of the tenant.
 	maxCountedServices = flow.MaxServices
 )
 
-// PendingCount is the value of the key pending.<shard>: what the owner of a shard has counted.
+// PendingCount is the value of the key pending.<shard>: the numbers that the owner of a shard has
+// counted.
 type PendingCount struct {
 	quota.Count
 	Shard int
@@ -84,8 +86,9 @@ func (v *storedPending) count(version uint64) quota.Count {
 	return c
 }
 
-// PendingSelection identifies the services whose pending timers are counted for a limit: two copies with the same
-// selection limit the same services, if with other numbers. It is "" if there is no such limit.
+// PendingSelection identifies the services whose pending timers are counted for a limit. Two copies with
+// the same selection count the same services; the values of their limits may differ. It is "" if there
+// is no such limit.
 func (s *FlowSet) PendingSelection() string { return s.pending }
 
 // pendingSelection returns PendingSelection of limits of adds, which are in order.
@@ -95,7 +98,8 @@ func pendingSelection(adds []FlowLimit) string {
 	}
 	h := sha256.New()
 	for _, l := range adds {
-		// Patterns have no space. A limit without a number matters, because it stands before a pattern that has one.
+		// Patterns have no space. A limit that counts nothing matters, because it has precedence over a
+		// shorter pattern that counts.
 		h.Write([]byte(l.Pattern + " " + strconv.FormatBool(l.Limit.Counts()) + " "))
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
@@ -177,9 +181,9 @@ func (f *Flows) PutPendingCount(ctx context.Context, c PendingCount) (uint64, er
 	return f.jet.Put(ctx, pendingSubject(c.Shard), b, c.Rev, ttl)
 }
 
-// mostPending returns maxCountedServices services, and the sums of the others by tenant. Each tenant has the same
-// share of places, for its services with the most pending timers; the default tenant counts as one. So a tenant
-// with many services pushes out none of a tenant with few.
+// mostPending returns at most maxCountedServices services, and the sums of the others by tenant. Each
+// tenant gets the same number of places, for its services with the most pending timers; the default
+// tenant counts as one. So a tenant with many services takes no place from a tenant with few.
 func mostPending(services map[string]quota.Amount) (most, rest map[string]quota.Amount) {
 	if len(services) <= maxCountedServices {
 		return services, nil
@@ -230,7 +234,7 @@ func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn
 	return rd.jet.LastOf(ctx, sh.stream, records)
 }
 
-// Use returns what a timer uses of the limits of its service.
+// Use returns the use of the limits of its service by a timer.
 func (t *Timer) Use() quota.Timer {
 	return quota.Timer{Key: CountKey(t.ID), Service: t.Record.Service, Schedule: t.Record.Schedule != nil, Bytes: int64(t.Record.Body.Size())}
 }

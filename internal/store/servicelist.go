@@ -15,7 +15,7 @@ import (
 type ServiceQuery struct {
 	// Tenant is as in ListQuery.
 	Tenant *string
-	// After is the name before those of the page, "" for the first page.
+	// After is the name after which the page begins, "" for the first page.
 	After string
 	// Limit bounds the services of the page: 1 to MaxListLimit, or 0 for DefaultListLimit.
 	Limit int

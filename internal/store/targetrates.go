@@ -26,7 +26,7 @@ const (
 	targetPrefix = limitPrefix + "target."
 	// MaxTargetRates bounds the flow keys with a rate that their targets allow.
 	MaxTargetRates = 10_000
-	// targetTries bounds the attempts to store a rate while other nodes store it, too.
+	// targetTries bounds the attempts to store a rate while other nodes store it at the same time.
 	targetTries = 10
 	// targetPause bounds the random pause between two of them.
 	targetPause = 20 * time.Millisecond

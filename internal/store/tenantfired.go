@@ -15,8 +15,8 @@ const (
 	tenantMaxAckPending = 1000
 )
 
-// tenantFired stores a copy of each fired event of some tenants in TIMERS_TENANT_FIRED, under a
-// subject with the tenant's account in it: an account can import no subjects but its own then.
+// tenantFired stores a copy of each fired event of some tenants in TIMERS_TENANT_FIRED. The subject
+// contains the tenant's account, so that each account can import only its own subjects.
 //
 // The copy is stored before the event. A node that finds the event in TIMERS_FIRED after a
 // fail-over publishes nothing, and can rely on the copy. If the node dies between the two, the
@@ -72,8 +72,8 @@ func (t *tenantFired) copyFirst(m Msg, account string, next func(), failed func(
 	})
 }
 
-// createConsumers makes the consumer of each account. It has the name of the account, so that
-// the account can import the subjects of no other one.
+// createConsumers makes the consumer of each account. It has the name of the account, so that the
+// account can import the subjects only of its own consumer.
 func (t *tenantFired) createConsumers(ctx context.Context) error {
 	if t == nil {
 		return nil
