@@ -22,6 +22,7 @@
 //
 //	go test -run TestChaos -v ./test/chaos                           short: one node and one server die; fail-over is logged, not judged
 //	BELFRY_CHAOS_SECONDS=120 go test -run TestChaos -v ./test/chaos  all faults, for 120 seconds
+//	BELFRY_TESTS=all go test -v ./test/chaos                         also the tests that go test leaves out
 //	BELFRY_CHAOS_SEED=7 …                                            repeats a seed
 //	BELFRY_CHAOS_FAULTS=node-kill,server-kill …                      only these faults
 //	BELFRY_CHAOS_KEEP=1 …                                            keeps the history and the logs

@@ -19,6 +19,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
@@ -58,6 +59,7 @@ var upgradeConfig = fmt.Sprintf("allow-loopback: true\nlease: 3s\nhorizon: 2s\ns
 // that BELFRY_OLD names and this build (.ci/upgrade builds the former from a commit).
 func TestRollingUpgrade(t *testing.T) {
 	t.Run("next level", func(t *testing.T) {
+		testsize.Long(t, "three nodes are replaced under load")
 		next := proc.Options{Bin: proc.BuildLevel(t), Env: proc.LevelEnv(store.LevelTest)}
 		rollingUpgrade(t, proc.Options{}, next, true)
 	})
