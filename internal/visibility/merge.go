@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// minChunk and maxChunk bound the rows that are read from one source at a time, maxRowChunk those that an index
-	// does not cover.
+	// minChunk and maxChunk bound the rows that are read from one source at a time. maxRowChunk is maxChunk for rows
+	// that the index does not cover.
 	minChunk, maxChunk, maxRowChunk = 8, 500, 200
 )
 
@@ -164,7 +164,7 @@ type rowColumns struct {
 	due, done     int64
 }
 
-// coveredColumns are those that many indexes have.
+// coveredColumns are in many indexes, otherColumns in the rows alone.
 const (
 	coveredColumns = ", i.state, i.series, i.error"
 	otherColumns   = ", i.event, i.grp, i.recurs, i.due, i.done"

@@ -404,7 +404,6 @@ func (p *plan) statement(src *source, after *position) (query string, args []any
 	default:
 		fmt.Fprintf(&b, "%s FROM %s WHERE ", coveredColumns+otherColumns, src.table)
 	}
-	args = slices.Clone(src.args)
 	from, to := src.from, src.to
 	if after != nil && !src.byEvent {
 		// It implies the row value below, and bounds the range of the index.
@@ -414,8 +413,10 @@ func (p *plan) statement(src *source, after *position) (query string, args []any
 			from = max(from, after.key)
 		}
 	}
-	fmt.Fprintf(&b, "%s AND %s >= ? AND %s < ?", src.where, key, key)
-	args = append(args, from, to)
+	// Of several lower bounds of a key SQLite seeks the first, and compares the others row by row. Those of the page
+	// are therefore before that of a partial index.
+	fmt.Fprintf(&b, "%s >= ? AND %s < ? AND %s", key, key, src.where)
+	args = append([]any{from, to}, src.args...)
 	if after != nil {
 		fmt.Fprintf(&b, " AND (%s) %s (%s)", strings.Join(columns, ", "), order, strings.Repeat("?, ", len(columns)-1)+"?")
 		if src.byEvent {
@@ -722,14 +723,14 @@ func (s *sqlStore) eachCounter(tx *reading, q *CountsQuery, from, to, bucket int
 			width = wider
 		}
 	}
+	var at, number int64
+	var n numbers
+	into := []any{&at, &number}
+	for i := range n {
+		into = append(into, &n[i])
+	}
 	read := func(sign int64, query string, args ...any) error {
 		return tx.each(query, args, func(scan func(...any) error) error {
-			var at, number int64
-			var n numbers
-			into := []any{&at, &number}
-			for i := range n {
-				into = append(into, &n[i])
-			}
 			if err := scan(into...); err != nil {
 				return err
 			}

@@ -429,6 +429,9 @@ func TestPlans(t *testing.T) {
 					if seen[query] = true; !isSearch(plan, src.sorts) {
 						t.Errorf("%s: %s", query, plan)
 					}
+					if !q.Descending && !src.byEvent && !seeksBound(t, s, query, append(args, 10)) {
+						t.Errorf("%s: it does not begin at the lower bound of its key", query)
+					}
 					if !src.apart && p.covered(src) {
 						if covered++; !src.sorts && !strings.Contains(plan, "COVERING") {
 							t.Errorf("%s: %s, want a covering index", query, plan)
@@ -459,6 +462,30 @@ func isSearch(plan string, sorts bool) bool {
 		}
 	}
 	return true
+}
+
+// seeksBound reports whether a query seeks a bound with ">=", and not that of a partial index, which is ">".
+func seeksBound(t *testing.T, s *sqlStore, query string, args []any) bool {
+	t.Helper()
+	rows, err := s.read.QueryContext(t.Context(), "EXPLAIN "+query, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	var seeks []string
+	err = scanAll(rows, func(scan func(...any) error) error {
+		var address, p1, p2, p3, p5 int
+		var opcode string
+		var p4, comment any
+		err := scan(&address, &opcode, &p1, &p2, &p3, &p4, &p5, &comment)
+		if strings.HasPrefix(opcode, "SeekG") {
+			seeks = append(seeks, opcode)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return slices.Equal(seeks, []string{"SeekGE"})
 }
 
 // explain returns the plan of a query, a line for each step.
@@ -673,8 +700,8 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestSpans: a page sorted by due of the entries that were done in an hour begins near that hour, among entries of a
-// hundred hours, and so does one sorted by done of those that were due in an hour.
+// TestSpans: among entries of a hundred hours, a page sorted by due of the entries that were done in an hour begins near
+// that hour, and a page sorted by done of the entries that were due in an hour, too.
 func TestSpans(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, t.TempDir())
