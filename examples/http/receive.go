@@ -46,7 +46,7 @@ func receive(hook *standardwebhooks.Webhook, handle func(ctx context.Context, ke
 		var later notNow
 		switch {
 		case err == nil:
-			io.WriteString(w, result)
+			_, _ = io.WriteString(w, result) // if it gets lost, Belfry calls again
 		case errors.As(err, &later):
 			w.Header().Set("Retry-After", strconv.Itoa(int(later.after.Seconds())))
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

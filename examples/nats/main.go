@@ -18,27 +18,38 @@ import (
 )
 
 func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	closed := make(chan struct{})
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	s := &shop{orders: map[int]*order{17: {}, 19: {locked: true}}, done: map[string]bool{}}
 	service, err := micro.AddService(nc, micro.Config{Name: "orders", Version: "1.0.0", QueueGroup: "orders"})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	if err := service.AddEndpoint("expire", micro.HandlerFunc(s.answer), micro.WithEndpointSubject("callbacks.orders.expire")); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	if err := nc.Flush(); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	fmt.Println("serving callbacks.orders.expire")
 	<-ctx.Done()
-	_ = service.Stop() // takes no more requests
-	_ = nc.Drain()     // answers the requests that have arrived
+	if err := nc.Drain(); err != nil { // takes no more requests, and answers the ones that have arrived
+		return err
+	}
+	<-closed
+	return nil
 }
 
 type order struct{ paid, locked, expired bool }

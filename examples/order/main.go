@@ -48,5 +48,5 @@ func (s *shop) expired(w http.ResponseWriter, r *http.Request) {
 		s.done[key] = true
 		fmt.Println("order", order.Order, "expired")
 	}
-	fmt.Fprintf(w, `{"expired":%d}`, order.Order)
+	_, _ = fmt.Fprintf(w, `{"expired":%d}`, order.Order)
 }

@@ -14,21 +14,28 @@ import (
 )
 
 func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	c, err := belfry.Connect(ctx, cmp.Or(os.Getenv("NATS_URL"), "nats://127.0.0.1:4222"))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer c.Close()
 	s := newShop(c)
 	if err := s.place(ctx, 17); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	fmt.Println("serving orders")
 	// Work returns when ctx has ended and the handlers have returned.
 	if err := c.Work(ctx, "orders", belfry.HandleJSON(s.expire), belfry.WithConcurrency(4)); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	fmt.Println("stopped")
+	return nil
 }

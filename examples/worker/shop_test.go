@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func TestExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Advance(time.Minute)
-	if err := s.pay(ctx, 17); err != errTooLate {
+	if err := s.pay(ctx, 17); !errors.Is(err, errTooLate) {
 		t.Errorf("pay after 15 minutes: got %v, want %v", err, errTooLate)
 	}
 	s.change(19, func(o *order) {
