@@ -35,7 +35,7 @@ func TestTable(t *testing.T) {
 	if err := errors.Join(r.Markdown(&md), r.JSON(&doc)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| bulk adds, acknowledged | ≥ 20 k /s |", "| day (day) | fast |", "raw publish"} {
+	for _, want := range []string{"| bulk adds, acknowledged | ≥ 20 k /s |", "| day (day) | fast |", "raw publish", "clients over TCP"} {
 		if !strings.Contains(md.String(), want) {
 			t.Errorf("got\n%s\nwant %q in it", md.String(), want)
 		}
@@ -55,6 +55,16 @@ func TestTableCallbacks(t *testing.T) {
 	}
 	if len(r.Results) != 1 || r.Results[0].Verified.Missing != 0 || figure(t, r.Results[0], apartFigure) <= 0 {
 		t.Fatalf("got %+v, want one run with the CPU of the node", r.Results)
+	}
+}
+
+// TestTableInProcess: a table of runs in one process says so.
+func TestTableInProcess(t *testing.T) {
+	t.Parallel()
+	r := TableResult{Results: []*Result{{Settings: settings(Config{InProcess: true})}}}
+	var md strings.Builder
+	if err := r.Markdown(&md); err != nil || !strings.Contains(md.String(), "server, node and clients in one process, without TCP") {
+		t.Errorf("got\n%s\n(%v), want the mark of one process", md.String(), err)
 	}
 }
 
