@@ -3,13 +3,14 @@ package agenda
 
 import "container/heap"
 
-// Agenda has the actions to come. The zero value is empty. The unit of its times is the caller's.
+// Agenda is a queue of actions by their times, in a unit that the caller chooses. The zero value is
+// empty.
 type Agenda struct {
 	queue queue
 	added int
 }
 
-// Len returns the number of actions to come.
+// Len returns the number of actions in the queue.
 func (a *Agenda) Len() int { return len(a.queue) }
 
 // Add adds an action at a time.

@@ -57,7 +57,7 @@ type App struct {
 	nc    *nats.Conn
 	store *store.Store
 	time  *clustertime.Service
-	// clock is what the roles take for the cluster's time: time, or moved on a development node.
+	// clock is the cluster's time for the roles: time, or moved on a development node.
 	clock clock
 	moved *devclock.Clock // nil on other nodes, and so is mover
 	mover *devclock.Mover
@@ -298,7 +298,7 @@ func (a *App) Stop(ctx context.Context) error {
 	return a.stop(ctx)
 }
 
-// leaveBound bounds the removal of the node's presence, which disappears by itself, too.
+// leaveBound bounds the removal of the node's presence, which otherwise expires by its TTL.
 const leaveBound = time.Second
 
 var errStopTimeout = fmt.Errorf("stopping took longer than %s", StopTimeout)

@@ -26,8 +26,8 @@ type functionsTime interface{ SteadyFor() time.Duration }
 
 // Settings of a development node.
 const (
-	// developmentSweepDelay keeps the sweeper away: it would look at each second that a move of the
-	// clock has passed.
+	// developmentSweepDelay disables the sweeper, which would read every second that a move of the
+	// clock passes.
 	developmentSweepDelay = 20 * 365 * 24 * time.Hour
 	// developmentShortDelay makes every retry wait in the wheel, which follows the clock, and none
 	// in its consumer.
@@ -49,7 +49,7 @@ func (o *Options) checkDevelopment() error {
 	return nil
 }
 
-// develop changes the store's configuration to that of a development store.
+// develop changes the configuration c to the configuration of a development store.
 func (o *Options) develop(c *store.Config) {
 	c.Development = true
 	c.DedupWindow, c.IndexKeep = store.DevelopmentDedupWindow, store.DevelopmentIndexKeep
@@ -103,7 +103,7 @@ func (a *App) startMover() error {
 	return a.mover.Start(developmentNode{a})
 }
 
-// developmentNode is the node to its mover.
+// developmentNode implements devclock.Node for the mover.
 type developmentNode struct{ a *App }
 
 // Wake implements devclock.Node.
@@ -117,7 +117,8 @@ func (n developmentNode) Quiet(atMs int64, seen []uint64) bool {
 // Routed implements devclock.Node.
 func (n developmentNode) Routed() (through uint64, settled bool) { return n.a.roles.nats.Routed() }
 
-// movableClock is the clock of a development node to HTTP, which begins before the roles.
+// movableClock is the clock of a development node for HTTP. HTTP begins before the roles, so until
+// then its methods return unavailable.
 type movableClock struct{ a *App }
 
 func (c movableClock) mover() (*devclock.Mover, error) {

@@ -92,7 +92,7 @@ func (a *App) fired(ctx context.Context, id httpapi.Identity, service string, af
 	})
 }
 
-// firedAfter passes the fired events of a service that are stored now to a stream of the HTTP API.
+// firedAfter passes the stored fired events of a service to a stream of the HTTP API.
 func (a *App) firedAfter(ctx context.Context, id httpapi.Identity, service string, after uint64, fn func(*store.Letter) bool) error {
 	scope := router.Scope{Tenant: id.Tenant, All: id.AllTenants}
 	subject, err := scope.FiredSubject(service)
@@ -104,7 +104,7 @@ func (a *App) firedAfter(ctx context.Context, id httpapi.Identity, service strin
 
 func (a *App) firedNewest(ctx context.Context) (uint64, error) { return a.store.FiredNewest(ctx) }
 
-// status reads the state of the whole Belfry.
+// status reads the state of the cluster.
 func (a *App) status(ctx context.Context) (*status.Status, error) {
 	look, err := store.Look(a.nc, a.o.Timeout)
 	if err != nil {
@@ -114,8 +114,8 @@ func (a *App) status(ctx context.Context) (*status.Status, error) {
 	return status.Read(ctx, a.nc, look)
 }
 
-// examine examines the installation with the settings of this node. It has a connection of its own:
-// what the user is not permitted to do is an error of the connection, and the node logs its own.
+// examine runs the doctor with the settings of this node. It uses a separate connection, because a
+// missing permission is an error of the connection, which the node's own connection would log.
 func (a *App) examine(ctx context.Context) ([]doctor.Finding, error) {
 	nc, err := a.Connect("belfry doctor")
 	if err != nil {

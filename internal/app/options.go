@@ -74,7 +74,7 @@ type Options struct {
 	// Creds is a NATS credentials file for NATSURL.
 	Creds string
 	// User and Password, or Token, are for NATSURL; credentials in the URL take precedence.
-	// Dial uses them for the embedded server, too.
+	// Dial also uses them for the embedded server.
 	User, Password, Token string
 	// TLS is for NATSURL.
 	TLS TLS
@@ -96,8 +96,8 @@ type Options struct {
 	HTTPTokens *token.Set
 	HTTPToken  string
 	HTTPTLS    ServerTLS
-	// OIDC is an OpenID Connect provider whose tokens HTTP accepts, too; an empty Issuer for none. New
-	// sets its Roots from OIDCCA, a PEM file, if that is set, and Known and Log.
+	// OIDC is an OpenID Connect provider whose tokens HTTP also accepts; an empty Issuer for none. New
+	// sets its Roots from OIDCCA, a PEM file, if OIDCCA is set, and its Known and Log.
 	OIDC   oidc.Config
 	OIDCCA string
 	// OIDCRedirect is the base URL at which people open the console, for the login with OIDC.ClientID. It is

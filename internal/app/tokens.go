@@ -54,7 +54,7 @@ func (o *Options) checkRedirect() error {
 		return badConfig("oidc-redirect-url needs oidc-client-id")
 	case o.OIDC.ClientID == "" || o.HTTP == NoHTTP:
 	case o.OIDCRedirect == "" && !OnLoopback(o.HTTP):
-		return badConfig("oidc-client-id needs oidc-redirect-url, the address of this node for people, such as https://belfry.example: http listens on %s, and what a request says about it could be wrong", o.HTTP)
+		return badConfig("oidc-client-id needs oidc-redirect-url, the address of this node for people, such as https://belfry.example: http listens on %s, and the address in a request could be forged", o.HTTP)
 	case o.OIDCRedirect == "":
 	case err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Scheme != "https" && (u.Scheme != "http" || !httpapi.LoopbackHost(u.Host)):
 		return badConfig("oidc-redirect-url must be a URL such as https://belfry.example, without a path; http:// only for a loopback address")

@@ -386,7 +386,7 @@ func (e *examination) differences() {
 	}
 }
 
-// withoutLevel says what a store does without while its nodes write this format level.
+// withoutLevel names the functions that a store lacks while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
 	lacks := "tenants have no flow keys"
 	if level < store.LevelQuota {

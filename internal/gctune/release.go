@@ -14,12 +14,12 @@ import (
 // A release costs two garbage collections, so releaser makes it only if it frees much memory,
 // and at most once in releasePause.
 const (
-	// releaseLeast is the least gain, in bytes, that is worth a release.
+	// releaseLeast is the minimum gain of a release, in bytes.
 	releaseLeast = 64 << 20
 	// releaseShare: the gain must also be more than the live heap divided by it. The
 	// collection costs time in proportion to what is alive.
 	releaseShare = 1
-	// quietBytes is what a quiet process allocates in one interval, at most. An idle node
+	// quietBytes bounds the allocations of a quiet process in one interval. An idle node
 	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
 	quietBytes = 8 << 20
 	// quietLooks is the number of consecutive intervals in which the process must be quiet: 90

@@ -21,8 +21,8 @@ const (
 	loadedBytes = 400
 	// garbageFactor is the heap that a node may take for each byte that is alive.
 	garbageFactor = 2
-	// recordBytes, firedBytes and messageBytes are what a pending timer, a fired event and a message without
-	// an event take on disk, in addition to the event's data.
+	// recordBytes, firedBytes and messageBytes are the bytes on disk of a pending timer, of a fired event and
+	// of a message without an event, in addition to the event's data.
 	recordBytes, firedBytes, messageBytes = 600, 400, 150
 	// timerMicros and callbackMicros are the CPU time of a timer and of an HTTP callback, at most.
 	timerMicros, callbackMicros = 180, 200
@@ -33,7 +33,7 @@ const (
 	headroom = 0.5
 )
 
-// Load describes what a Belfry has to carry.
+// Load describes the load of a cluster.
 type Load struct {
 	// Rate is the number of timers that come due in a second, on average over hours. Runs of schedules count.
 	Rate float64
@@ -51,7 +51,7 @@ type Load struct {
 	Callbacks bool
 }
 
-// Validate returns an error for a load that is not one.
+// Validate returns an error for a load with a value out of range.
 func (l Load) Validate() error {
 	for name, v := range map[string]float64{"rate": l.Rate, "pending": l.Pending, "payload": l.Payload} {
 		if v < 0 || v > 1e12 || v != v {
@@ -67,20 +67,20 @@ func (l Load) Validate() error {
 	return nil
 }
 
-// Need is what a load takes. Bytes are those of each server of the cluster; each has all data, if there are as many
-// servers as replicas.
+// Need is the memory, disk and CPU that a load needs. Bytes are for each server of the cluster. Each server has all
+// data if there are as many servers as replicas.
 type Need struct {
 	// Keys is the largest number of keys that the server holds. Timers that are added together share index entries,
 	// so there may be fewer.
 	Keys float64 `json:"keys"`
-	// MemoryAlive is the memory in use, and Memory what the machine or the container should have.
+	// MemoryAlive is the memory in use, and Memory the recommended memory of the machine or the container.
 	MemoryAlive float64 `json:"memory_alive_bytes"`
 	Memory      float64 `json:"memory_bytes"`
-	// DiskShards and DiskFired are what the buckets and TIMERS_FIRED take. Disk is their sum.
+	// DiskShards and DiskFired are the disk space of the buckets and of TIMERS_FIRED. Disk is their sum.
 	DiskShards float64 `json:"disk_shards_bytes"`
 	DiskFired  float64 `json:"disk_fired_bytes"`
 	Disk       float64 `json:"disk_bytes"`
-	// DiskWrites is what the server writes in a second.
+	// DiskWrites is the number of bytes that the server writes in a second.
 	DiskWrites float64 `json:"disk_writes_bytes_per_second"`
 	// Cores is the CPU of all servers and nodes together, with half of it kept free.
 	Cores float64 `json:"cores"`
@@ -89,7 +89,7 @@ type Need struct {
 // IndexKeep is the time for which the index entry of a timer stays after its due time.
 func (l Load) IndexKeep() time.Duration { return max(store.DefaultIndexKeep, 3*l.SweepDelay) }
 
-// Of returns what a load takes.
+// Of returns the need of a load.
 func Of(l Load) Need {
 	var n Need
 	finished := l.Rate * l.Retention.Seconds()

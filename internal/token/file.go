@@ -19,8 +19,8 @@ const (
 	MaxTokens = 1000
 )
 
-// Parse reads a file of tokens: a YAML or JSON list. An empty file has no tokens, so that it
-// admits nobody. An error names the line, and never contains a hash or a token.
+// Parse reads a file of tokens: a YAML or JSON list. An empty file is a Set without tokens, which
+// refuses every request. An error names the line, and never contains a hash or a token.
 func Parse(data []byte) (*Set, error) {
 	if len(data) > MaxFileBytes {
 		return nil, fmt.Errorf("the file has %d bytes; the limit is %d", len(data), MaxFileBytes)
@@ -118,7 +118,7 @@ func (t *Token) set(key string, n *yaml.Node) (err error) {
 		var at string
 		if at, err = text(n); err == nil {
 			if t.Expires, err = time.Parse(time.RFC3339, at); err != nil {
-				err = errors.New("must be a time with an offset, such as 2027-01-31T00:00:00Z; leave it out for none")
+				err = errors.New("must be a time with an offset, such as 2027-01-31T00:00:00Z; leave it out for a token that does not expire")
 			}
 		}
 	default:

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Set is the tokens that a node accepts. It does not change. A nil Set asks for no token; a Set
-// without tokens admits nobody.
+// Set has the tokens that a node accepts. It is immutable. A nil Set needs no token; a Set without
+// tokens refuses every request.
 type Set struct {
 	tokens []Token
 	// admin is the hash of the token of http-token-file; nil for none.
@@ -20,12 +20,12 @@ type Set struct {
 	verify Verify
 }
 
-// Verify returns the owner of a token that a Set does not have. known is false if it is no token of
-// its kind. The error is an *Error.
+// Verify returns the owner of a token that a Set does not have. known is false if the text is not a
+// token of the kind that the function verifies. The error is an *Error.
 type Verify func(ctx context.Context, text string, now time.Time) (id Identity, known bool, err error)
 
-// WithVerify returns the set with a function that decides about tokens that the set does not have. With
-// it a nil set asks for a token, too. A nil function leaves the set as it is.
+// WithVerify returns the set with a function that verifies tokens that the set does not have. A nil set
+// with a function also needs a token. A nil function does not change the set.
 func (s *Set) WithVerify(v Verify) *Set {
 	if v == nil {
 		return s
@@ -82,7 +82,7 @@ type Error struct {
 	Status int
 	// Scope is the scope that the token lacks, or "".
 	Scope string
-	// Reason says what to do. It has no secret.
+	// Reason describes the error and its remedy, without secrets.
 	Reason string
 	// code is the error code of RFC 6750; "" without a token.
 	code string
