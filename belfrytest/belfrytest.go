@@ -11,9 +11,9 @@
 // New starts one node with an embedded NATS server in a folder of the test. The node stops when
 // the test ends. Each test has its own, so tests can run in parallel.
 //
-// The clock stands still until the test moves it; Running lets it run. A move passes each due time
-// in order, and waits there until all callbacks have a result, or wait for a later attempt. The
-// time-outs of callbacks and the ages of streams follow real time; see docs/dev.md.
+// The clock stands still until the test moves it; with Running it also runs between moves. A move
+// passes the due times in order. At each it waits until every callback has a result, or waits for a
+// later attempt. The time-outs of callbacks and the ages of streams follow real time; see docs/dev.md.
 //
 // The package contains the server. Import it only in tests.
 package belfrytest
@@ -32,15 +32,16 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// startBound and stopBound bound the start and the stop of a node, moveBound one move of its clock.
+// startBound and stopBound bound the start and the stop of a node, moveBound one call that moves its
+// clock.
 const (
 	startBound = 2 * time.Minute
 	stopBound  = time.Minute
 	moveBound  = 5 * time.Minute
 )
 
-// Belfry is a node in a test. Its methods fail the test if they cannot do their work, except
-// RunUntilIdle; call them in the goroutine of the test.
+// Belfry is a node in a test. Call its methods in the goroutine of the test. All except RunUntilIdle
+// end the test with t.Fatalf on an error.
 type Belfry struct {
 	t      testing.TB
 	app    *app.App
@@ -58,12 +59,12 @@ func (f option) apply(o *app.Options) { f(o) }
 // are due later fire only in a move.
 func Running() Option { return option(func(o *app.Options) { o.Frozen = false }) }
 
-// Retention sets how long the record of a finished timer stays, in the time of the clock, at
-// least 1 s; by default 1 h.
+// Retention sets the time for which the record of a finished timer stays, by the movable clock: at
+// least 1 s; default 1 h.
 func Retention(d time.Duration) Option { return option(func(o *app.Options) { o.Retention = d }) }
 
-// New starts a node, which stops when the test and its subtests have ended. Callbacks may connect
-// to this host. The node logs warnings and errors to the test.
+// New starts a node, which stops when the test and its subtests have ended. HTTP callbacks may connect
+// to this host. The node writes warnings and errors to the test's log.
 func New(t testing.TB, opts ...Option) *Belfry {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "belfrytest-")
@@ -141,7 +142,7 @@ func (b *Belfry) Advance(d time.Duration) (fired int) {
 	return b.moved(c, fmt.Sprintf("advance the clock by %s", d), err)
 }
 
-// To moves the clock to a time that it has not passed, and returns the number of events that fired.
+// To moves the clock to a time that is not in its past, and returns the number of events that fired.
 func (b *Belfry) To(at time.Time) (fired int) {
 	b.t.Helper()
 	ctx, cancel := b.bound()
@@ -162,14 +163,14 @@ func (b *Belfry) moved(c belfry.Clock, what string, err error) (fired int) {
 	return c.Fired
 }
 
-// ErrNeverIdle means that timers were left after the due times that RunUntilIdle allows.
+// ErrNeverIdle means that timers were left after the maximum number of due times of RunUntilIdle.
 var ErrNeverIdle = errors.New("the clock is never idle")
 
 // RunUntilIdle moves the clock from one due time to the next, until no timer is due in the future,
-// and returns the number of events that fired. It passes 1,000 due times at most, or those of
-// [belfry.ClockMax]; if timers are left then, as with a schedule that has no end, its error is
-// ErrNeverIdle. [belfry.ClockUntil] ends it at a time. Other errors are those of
-// [belfry.Client.RunClockUntilIdle].
+// and returns the number of events that fired. It passes at most 1,000 due times, or the number of
+// [belfry.ClockMax]. If timers are left then, for example of a schedule without an end, its error is
+// ErrNeverIdle. With [belfry.ClockUntil] it stops at a time, without an error. Other errors are those
+// of [belfry.Client.RunClockUntilIdle].
 func (b *Belfry) RunUntilIdle(ctx context.Context, opts ...belfry.ClockOption) (fired int, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

@@ -242,7 +242,7 @@ func (c *flowControl) ask(key, label string, a flow.Arrival) *flowAsk {
 	return q
 }
 
-// withdraw cancels a question whose delivery no longer waits for the answer.
+// withdraw cancels a question whose delivery does not wait for the answer.
 func (c *flowControl) withdraw(key string, q *flowAsk) {
 	c.mu.Lock()
 	if g := c.gates[key]; g != nil {

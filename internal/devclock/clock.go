@@ -9,7 +9,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// Source is the cluster's time; *clustertime.Service has it.
+// Source is the cluster's time; *clustertime.Service implements it.
 type Source interface {
 	Ready(ctx context.Context) error
 	EarliestNs() int64
@@ -20,11 +20,12 @@ type Source interface {
 	Age() time.Duration
 }
 
-// maxMoves bounds the moves that Map knows. Times before them follow the oldest one.
+// maxMoves bounds the moves that a Clock keeps for Map. Map converts earlier times by the oldest kept
+// move.
 const maxMoves = 4096
 
-// move says that the clock shows atNs when the source shows fromNs, and runs on unless it is
-// frozen.
+// move sets the clock to atNs at the time fromNs of the source, both in Unix nanoseconds. From then on
+// the clock runs with the source, or stands still if frozen is true.
 type move struct {
 	fromNs, atNs int64
 	frozen       bool
@@ -37,7 +38,7 @@ func (m move) at(sourceNs int64) int64 {
 	return m.atNs + max(sourceNs-m.fromNs, 0)
 }
 
-// Clock is the cluster's time, moved. Before Follow it is the zero time. Safe for concurrent use.
+// Clock is a movable cluster time: the time of a Source, changed by moves. Safe for concurrent use.
 type Clock struct {
 	Source
 
@@ -45,7 +46,7 @@ type Clock struct {
 	moves []move // in order
 }
 
-// New returns a clock that nothing has moved.
+// New returns a clock without moves. Call Follow before its times are read.
 func New() *Clock { return &Clock{moves: []move{{fromNs: math.MinInt64 / 2, atNs: math.MinInt64 / 2}}} }
 
 // Follow sets the source. It must be called once, before the times are read.
@@ -65,19 +66,19 @@ func (c *Clock) last() move {
 	return c.moves[len(c.moves)-1]
 }
 
-// EarliestNs is a lower bound of the moved time, in Unix nanoseconds.
+// EarliestNs returns a lower bound of the moved time, in Unix nanoseconds.
 func (c *Clock) EarliestNs() int64 { return c.last().at(c.Source.EarliestNs()) }
 
-// LatestNs is an upper bound of the moved time, in Unix nanoseconds.
+// LatestNs returns an upper bound of the moved time, in Unix nanoseconds.
 func (c *Clock) LatestNs() int64 { return c.last().at(c.Source.LatestNs()) }
 
-// Now is EarliestNs in milliseconds.
+// Now returns EarliestNs in Unix milliseconds, rounded down.
 func (c *Clock) Now() int64 { return c.EarliestNs() / int64(time.Millisecond) }
 
 // Frozen reports whether the clock stands still between moves.
 func (c *Clock) Frozen() bool { return c.last().frozen }
 
-// Map returns what the clock showed at a time of the source.
+// Map converts a time of the source to the time that the clock showed then.
 func (c *Clock) Map(t time.Time) time.Time {
 	ns := t.UnixNano()
 	c.mu.RLock()

@@ -4,14 +4,14 @@
 // # Where time comes from
 //
 // All decisions of a node follow one clock, package clustertime: the JetStream leader's time.
-// Clock wraps it and adds what moves have added. The router, the scheduler, functions and the
-// console of a development node read Clock instead. The times at which the server has stored a
-// message, such as the time from which the delay of an add counts, pass Clock.Map.
+// Clock wraps it and applies the moves. The router, the scheduler, functions and the console of a
+// development node read Clock instead. Clock.Map converts the times at which the server has stored
+// messages, such as the time from which the delay of an add counts.
 //
 // Some time cannot be moved, because the server measures it: TTLs of keys, ages of messages,
 // redelivery delays and the lease of a shard. A development store has such an age only where a
 // late expiry is harmless; Mover removes finished records itself when the moved time has passed
-// the retention. The time-outs of callbacks are real, too.
+// the retention. The time-outs of callbacks also follow real time.
 //
 // # A move
 //

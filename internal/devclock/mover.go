@@ -19,14 +19,15 @@ const (
 	// requestBound bounds one request that moves the clock. It must stay below the time-out of
 	// clients; see schemas.ClockReply.More.
 	requestBound = 3 * time.Second
-	// recheck is the interval at which a move looks again whether all is settled, if nothing
-	// wakes it.
+	// recheck is the interval at which a move checks again whether the node has settled, if no
+	// change wakes it.
 	recheck = 10 * time.Millisecond
-	// stalled is the time without a change after which a frozen clock runs on, in steps of creep:
-	// a callback may wait for its slot under a flow limit, which comes only with the clock.
+	// stalled is the time without a change after which a frozen clock advances in steps of creep.
+	// A callback may wait for its slot under a flow limit, which follows the clock.
 	stalled = time.Second
 	creep   = 100 * time.Millisecond
-	// passedTarget is the most by which a time of clock.to may be in the past of a running clock.
+	// passedTarget is the maximum time by which the target of clock.to may be in the past of a
+	// running clock.
 	passedTarget = time.Minute
 	// maxMs is the last time to which a clock moves, at the end of the year 2200: JetStream and
 	// Go's nanoseconds end in 2262.
@@ -34,7 +35,7 @@ const (
 	maxDays = 10_000
 )
 
-// Store is the part of a store that a Mover needs; *store.Store has it.
+// Store is the part of a store that a Mover needs; *store.Store implements it.
 type Store interface {
 	Geometry() schemas.Geometry
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
@@ -48,13 +49,13 @@ type Store interface {
 
 // Node is the part of a node that a move waits for.
 type Node interface {
-	// Wake makes the scheduler read the clock. Quiet reports whether it has nothing in flight
-	// after a turn at a time, in Unix milliseconds, or later, that knew the records of each shard up
-	// to a revision.
+	// Wake makes the scheduler read the clock at once. Quiet reports whether the scheduler has had a
+	// turn at a time, in Unix milliseconds, or later, after which nothing was in flight, and which knew the
+	// records of each shard up to a revision.
 	Wake()
 	Quiet(atMs int64, seen []uint64) bool
-	// Routed returns the last sequence of TIMERS_ADD that a router has taken, and whether it has
-	// settled all that it has taken.
+	// Routed returns the last sequence of TIMERS_ADD that the router has taken, and whether all taken
+	// adds are settled.
 	Routed() (through uint64, settled bool)
 }
 
@@ -66,7 +67,7 @@ type Mover struct {
 	log    zerolog.Logger
 	timers *timers
 	tails  []*store.Tail
-	// permit has an entry for the request that moves the clock.
+	// permit has an entry while a request moves the clock.
 	permit chan struct{}
 
 	// counted is the last sequence of TIMERS_FIRED at the end of the last request, and more is true if
@@ -96,7 +97,7 @@ func Open(ctx context.Context, c *Clock, s Store, frozen bool, log zerolog.Logge
 	return m, nil
 }
 
-// Start begins to follow the timers. The caller must call Stop.
+// Start begins to follow the records of all timers. The caller must call Stop.
 func (m *Mover) Start(n Node) error {
 	m.node = n
 	for shard := range m.store.Geometry().Shards {
@@ -218,7 +219,7 @@ func (m *Mover) exclusive(ctx context.Context, f func(context.Context) (schemas.
 	}
 	r, err := f(ctx)
 	if err != nil && !errors.Is(err, schemas.ErrBadRequest) && ctx.Err() != nil {
-		// The bound is over in the middle of a request to the store: what was done stays.
+		// requestBound ended during a request to the store. Moves that were written stay.
 		r.More, err = true, nil
 	}
 	if err != nil {
@@ -300,7 +301,7 @@ func (m *Mover) run(ctx context.Context, until int64, steps int) (schemas.ClockR
 	}
 }
 
-// step moves the clock and lets the scheduler see it.
+// step moves the clock and wakes the scheduler.
 func (m *Mover) step(ctx context.Context, atMs int64) error {
 	if err := m.set(ctx, max(atMs, m.clock.Now()), m.clock.Frozen()); err != nil {
 		return err
@@ -325,8 +326,8 @@ func (m *Mover) set(ctx context.Context, atMs int64, frozen bool) error {
 	return nil
 }
 
-// settle waits until all is settled; it returns false if the bound of the request is over
-// before. A frozen clock creeps to target while callbacks wait for a time.
+// settle waits until the node has settled; it returns false if ctx ends first. A frozen clock advances
+// slowly to target while callbacks wait for a slot.
 func (m *Mover) settle(ctx context.Context, target int64) (view, bool, error) {
 	last, since := uint64(0), time.Now()
 	timer := time.NewTimer(recheck)
@@ -398,7 +399,7 @@ func (m *Mover) settled(ctx context.Context) (view, bool, error) {
 	return after, after.changes == v.changes && len(after.open) == 0 && slices.Equal(after.seen, v.seen) && m.node.Quiet(m.movedMs(), v.seen), nil
 }
 
-// movedMs is the time to which the clock was moved last.
+// movedMs returns the time to which the clock was moved last, in Unix milliseconds.
 func (m *Mover) movedMs() int64 { return m.clock.last().atNs / int64(time.Millisecond) }
 
 // forget removes the records of the timers that ended longer than the retention ago.
@@ -407,7 +408,7 @@ func (m *Mover) forget(ctx context.Context) error {
 	if len(revs) == 0 {
 		return nil
 	}
-	// Another timer may have the same id from now on. Its event must not be a duplicate.
+	// Another timer may be added with the same id. Its event must not count as a duplicate.
 	ctx = context.WithoutCancel(ctx)
 	if rest := 2*store.DevelopmentDedupWindow - time.Since(learned); rest > 0 {
 		pause.For(ctx, rest)

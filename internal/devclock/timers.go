@@ -9,7 +9,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// timers knows the last revision of each record, from the tails of the shards.
+// timers has the last revision of each record, from the tails of the shards.
 type timers struct {
 	mu      sync.Mutex
 	all     map[schemas.TimerID]*timer
@@ -18,7 +18,7 @@ type timers struct {
 	changed chan struct{} // has an entry after a change
 }
 
-// timer is the part of a record that the moves need.
+// timer is the part of a record that a Mover needs. Times are Unix milliseconds.
 type timer struct {
 	rev      uint64
 	state    schemas.State
@@ -26,7 +26,7 @@ type timer struct {
 	done     int64 // when it ended
 	learned  time.Time
 	order    orderKey
-	schedule bool // a schedule that may have runs forever
+	schedule bool // a schedule without an end
 }
 
 type orderKey struct{ service, key string }
@@ -64,11 +64,11 @@ func (s *timers) note(shard int, t *store.Timer) {
 	}
 }
 
-// view is what the timers are doing at a time.
+// view is the state of all timers at a time of the clock.
 type view struct {
 	changes uint64
 	seen    []uint64
-	// open are the timers that are due or have fired, and have no result.
+	// open has the timers that are due or have fired, and have no result.
 	open []schemas.TimerID
 	// next is the first due time after now, 0 if there is none; pending counts them.
 	next    int64
@@ -101,7 +101,7 @@ func (s *timers) at(nowMs int64) view {
 	return v
 }
 
-// endless returns the first schedules that wait for a run and have no end.
+// endless returns at most most schedules that wait for a run and have no end.
 func (s *timers) endless(most int) (ids []schemas.TimerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,8 +114,8 @@ func (s *timers) endless(most int) (ids []schemas.TimerID) {
 	return ids[:min(len(ids), most)]
 }
 
-// expired removes and returns the revisions of the timers that ended before a time, and when
-// the newest of them was learned.
+// expired removes and returns the revisions of the timers that ended before a time. learned is the
+// time at which the Mover read the newest of them.
 func (s *timers) expired(beforeMs int64) (revs map[schemas.TimerID]uint64, learned time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
