@@ -145,7 +145,7 @@ func replayDead(q *request) (view, error) {
 func discardDead(q *request) (view, error) {
 	return q.changeLetters(&job{
 		path: "/dead/discard", ask: "Discard %s dead letters?", done: "%d dead letters are discarded", button: "Discard them", danger: true, fields: url.Values{"letter": q.PostForm["letter"]},
-		lead: "They can then not be replayed. The records of their timers do not change. The log of the node records your name.",
+		lead: "They cannot be replayed any more. The records of their timers do not change. The log of the node records your name.",
 	}, schemas.BulkDeadRequest{}, q.ops.BulkDiscard)
 }
 

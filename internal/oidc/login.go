@@ -218,7 +218,7 @@ func (v *Verifier) session(ctx context.Context, t *oauth2.Token, nonce string, n
 	case !equal(id.Nonce, nonce):
 		return Session{}, token.Invalid("the ID token belongs to another login: its nonce differs")
 	case id.AccessTokenHash != "" && id.VerifyAccessToken(t.AccessToken) != nil:
-		return Session{}, token.Invalid("the access token does not belong to the ID token")
+		return Session{}, token.Invalid("the access token is not that of the ID token")
 	}
 	if IsToken(t.AccessToken) {
 		access, err := v.check(ctx, t.AccessToken, now)
