@@ -84,8 +84,8 @@ type batchError struct{ *problem }
 func (e *batchError) Error() string { return e.Detail }
 
 // addBatch adds the events of a batch. The answer has status 200 if all are stored, otherwise the
-// status of an error. If a repetition can store more events, the status is one that clients repeat;
-// the events that were stored are then duplicates.
+// status of an error. If a repetition can store more events, clients repeat a request with this
+// status; the events that were stored are then duplicates.
 func addBatch(q *request) (answer, error) {
 	body, err := q.body(maxBatchBytes)
 	if err != nil {
