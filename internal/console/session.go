@@ -69,8 +69,8 @@ func (s *sessions) use(state string, ends time.Time) bool {
 	return true
 }
 
-// expire removes the sessions that have ended. If there are still maxSessions, it removes the one that
-// would expire first.
+// expire removes the sessions that have ended. If there are still maxSessions, it removes the session
+// with the earliest end.
 func (s *sessions) expire() {
 	var oldest [sha256.Size]byte
 	first := time.Time{}
