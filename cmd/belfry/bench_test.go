@@ -6,11 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // TestBenchQuick runs the whole short form and checks that it leaves no files.
 func TestBenchQuick(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "40,000 timers")
 	dir := filepath.Join(t.TempDir(), "data")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

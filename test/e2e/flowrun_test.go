@@ -98,13 +98,15 @@ func excess(times []time.Time, l flow.Limit) float64 {
 // BELFRY_FLOW_RUN is the number of events, for a long run such as 50000.
 func TestFlowRun(t *testing.T) {
 	t.Parallel()
-	events, slow := testsize.Choose(t, "events", 1000, 1000, 2000), 48
+	events, slow := 2000, 48
 	if text := os.Getenv("BELFRY_FLOW_RUN"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
 			t.Fatalf("BELFRY_FLOW_RUN is %q; it must be a number of events", text)
 		}
 		events, slow = n, max(slow, n/100)
+	} else {
+		testsize.Long(t, "4,000 events on three nodes")
 	}
 	server := natstest.Run(t)
 	// The default of fired-max-per-service is a share of the stream, and the server of a test has
