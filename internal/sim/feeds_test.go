@@ -14,7 +14,7 @@ const feedSeeds, shortFeedSeeds = 100, 10
 // TestFeeds simulates a feed that rests and wakes. BELFRY_SIM_SEEDS is the number of seeds.
 func TestFeeds(t *testing.T) {
 	t.Parallel()
-	n := uint64(0)
+	var n uint64
 	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" && s != "later" {
 		n = number(t, s)
 	} else {

@@ -17,6 +17,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -194,6 +195,7 @@ func TestConcurrentFirstOpen(t *testing.T) {
 
 func TestOpenRefused(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "Open retries for a minute")
 	t.Run("config", func(t *testing.T) {
 		t.Parallel()
 		nc := natstest.Run(t).Connect()

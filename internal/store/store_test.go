@@ -14,7 +14,7 @@ import (
 
 func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Store {
 	t.Helper()
-	testsize.Brief(t, "a server for each test", "TestConformance", "TestOpenAgain", "TestGroupDuplicates")
+	testsize.Brief(t, "a server for each test", "TestOpenAgain", "TestGroupDuplicates", "TestLimits", "TestFindFired")
 	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry}
 	for _, f := range change {
 		f(&cfg)
@@ -29,6 +29,7 @@ func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Sto
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "a server for each part of the suite")
 	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store {
 		return open(t, natstest.Run(t).InProcess(), change...)
 	})
@@ -38,6 +39,7 @@ func TestConformance(t *testing.T) {
 // commits.
 func TestConformanceGrouped(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "a server for each part of the suite")
 	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store {
 		group := func(c *store.Config) { c.GroupCommit = true }
 		return open(t, natstest.Run(t, natstest.SyncAlways).InProcess(), append(change, group)...)

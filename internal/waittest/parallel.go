@@ -1,12 +1,20 @@
 package waittest
 
-import "flag"
+import (
+	"flag"
+	"strconv"
+
+	"github.com/belfryio/belfry/internal/testsize"
+)
 
 // Parallel makes n parallel tests of the package run at a time, unless go test has -parallel. It is for a
-// package whose tests mostly wait, so that more than GOMAXPROCS of them load the machine no more. Call it in
-// TestMain, before the tests run.
-func Parallel(n string) {
-	if err := flag.Set("test.parallel", n); err != nil {
-		panic(err) // not a number, or not a test
+// package whose tests mostly wait, so that more than GOMAXPROCS of them load the machine no more. Under the race
+// detector, where they compute several times longer, half of n run at a time. Call it in TestMain, before the tests run.
+func Parallel(n int) {
+	if testsize.Race {
+		n = (n + 1) / 2
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+		panic(err) // not a test
 	}
 }
