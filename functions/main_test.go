@@ -9,6 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	waittest.Parallel(6)
+	waittest.Parallel(4)
 	goleak.VerifyTestMain(m)
 }

@@ -31,7 +31,7 @@ var binary string
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	waittest.Parallel(4)
+	waittest.Parallel(3)
 	os.Exit(testMain(m))
 }
 

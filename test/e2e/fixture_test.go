@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	waittest.Parallel(4)
+	waittest.Parallel(3)
 	os.Exit(proc.Run(m))
 }
 
