@@ -204,7 +204,7 @@ func (k *Clocks) TermOwner(ctx context.Context, shard int, epoch uint64) (string
 		term
 		Sum uint32 `json:"sum"`
 	}
-	if err := json.Unmarshal(m.Data, &t); err != nil || t.Epoch != epoch {
+	if json.Unmarshal(m.Data, &t) != nil || t.Epoch != epoch {
 		return "", nil
 	}
 	if has, right := checkSum(m.Data, t.Sum); !has || !right {

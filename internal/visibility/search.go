@@ -65,9 +65,10 @@ type source struct {
 	state schemas.State
 	// covers says that the index has the columns of coveredColumns.
 	covers bool
-	// byEvent says that the order is by event id first. sorts says that the index is not in that order, so that
+	// byEvent says that the order is by event id first, of ids that begin with prefix. sorts says that the index is not in that order, so that
 	// all rows of the range are read and sorted: they are at most maxFew.
 	byEvent, sorts bool
+	prefix         string
 	// apart says that the table is not timers, whose other columns are to be joined.
 	apart bool
 	// from and to bound the sort key: from <= key < to.
@@ -185,7 +186,7 @@ func (p *plan) decode(cursor string) (position, error) {
 // where clause must imply that of a partial index.
 func (q *Query) indexed(index, where string, args ...any) source {
 	if q.Sort == SortDone {
-		return source{table: "timers AS i INDEXED BY " + index + "_done", key: "done", where: where + " AND i.done > 0", args: args, covers: covering[index+"_done"]}
+		return source{table: "timers AS i INDEXED BY " + index + "_done", key: "done", where: strings.TrimPrefix(where+" AND i.done > 0", " AND "), args: args, covers: covering[index+"_done"]}
 	}
 	return source{table: "timers AS i INDEXED BY " + index, key: "due", where: where, args: args, covers: covering[index]}
 }
@@ -335,19 +336,14 @@ func (q *Query) alone(rest *Query, pairs []pair) []source {
 // fields select.
 func (s *sqlStore) byPrefix(q, rest *Query, states []schemas.State) []source {
 	rest.IDPrefix = ""
-	const prefixed = "i.event >= ? AND i.event < ?"
-	args := []any{q.IDPrefix, afterPrefix(q.IDPrefix)}
 	sel := s.matching(q, states)
-	if !s.hasFew(&sel) {
-		src := q.indexed("timers_event", prefixed, args...)
-		src.byEvent = true
-		return []source{src}
+	few := s.hasFew(&sel)
+	found := []source{q.indexed("timers_event", "")}
+	if few {
+		found = q.alone(rest, sel.pairs)
 	}
-	found := q.alone(rest, sel.pairs)
 	for i := range found {
-		src := &found[i]
-		src.where, src.args = src.where+" AND "+prefixed, append(src.args, args...)
-		src.byEvent, src.sorts = true, true
+		found[i].byEvent, found[i].sorts, found[i].prefix = true, few, q.IDPrefix
 	}
 	return found
 }
@@ -381,6 +377,31 @@ func afterPrefix(prefix string) string {
 	return prefix[:len(prefix)-1] + string([]byte{prefix[len(prefix)-1] + 1})
 }
 
+// bounds returns the bounds of a source's first key, and of its sort key. After a position there is none on the side where
+// the page begins: of several bounds on one side SQLite seeks the first, and compares the others row by row. So that of the
+// position has to be the first, and that of a partial index the last.
+func (src *source) bounds(key string, after *position, descending bool) (terms []string, args []any) {
+	add := func(term string, arg any) { terms, args = append(terms, term), append(args, arg) }
+	if src.byEvent {
+		if after == nil || descending {
+			add("i.event >= ?", src.prefix)
+		}
+		if after == nil || !descending {
+			add("i.event < ?", afterPrefix(src.prefix))
+		}
+		add(key+" >= ?", src.from)
+		add(key+" < ?", src.to)
+		return terms, args
+	}
+	if after == nil || descending {
+		add(key+" >= ?", src.from)
+	}
+	if after == nil || !descending {
+		add(key+" < ?", src.to)
+	}
+	return terms, args
+}
+
 // statement returns the SQL of a source's next rows, after a position if there is one.
 func (p *plan) statement(src *source, after *position) (query string, args []any) {
 	order, direction := ">", ""
@@ -404,26 +425,19 @@ func (p *plan) statement(src *source, after *position) (query string, args []any
 	default:
 		fmt.Fprintf(&b, "%s FROM %s WHERE ", coveredColumns+otherColumns, src.table)
 	}
-	from, to := src.from, src.to
-	if after != nil && !src.byEvent {
-		// It implies the row value below, and bounds the range of the index.
-		if p.q.Descending {
-			to = min(to, after.key+1)
-		} else {
-			from = max(from, after.key)
-		}
-	}
-	// Of several lower bounds of a key SQLite seeks the first, and compares the others row by row. Those of the page
-	// are therefore before that of a partial index.
-	fmt.Fprintf(&b, "%s >= ? AND %s < ? AND %s", key, key, src.where)
-	args = append([]any{from, to}, src.args...)
+	terms, args := src.bounds(key, after, p.q.Descending)
 	if after != nil {
-		fmt.Fprintf(&b, " AND (%s) %s (%s)", strings.Join(columns, ", "), order, strings.Repeat("?, ", len(columns)-1)+"?")
+		row := fmt.Sprintf("(%s) %s (%s)", strings.Join(columns, ", "), order, strings.Repeat("?, ", len(columns)-1)+"?")
+		position := []any{after.key, after.n}
 		if src.byEvent {
-			args = append(args, after.event)
+			position = []any{after.event, after.key, after.n}
 		}
-		args = append(args, after.key, after.n)
+		terms, args = append([]string{row}, terms...), append(position, args...)
 	}
+	if src.where != "" {
+		terms, args = append(terms, src.where), append(args, src.args...)
+	}
+	b.WriteString(strings.Join(terms, " AND "))
 	fmt.Fprintf(&b, " ORDER BY %s LIMIT ?", strings.Join(columns, direction+", ")+direction)
 	return b.String(), args
 }
