@@ -5,8 +5,8 @@ import "math"
 // This file serves the movable clock of a development node, which moves only while nothing is in
 // flight; see package internal/devclock.
 
-// noteQuiet notes whether anything is in flight after a turn, and then how far the tail has come, so
-// that whoever reads them in the other order knows that the turn had both.
+// noteQuiet notes whether anything is in flight after a turn, and then how far the tail has come. Quiet
+// reads them in the other order, so a new quietRev never comes with the quietMs of an earlier turn.
 func (t *Term) noteQuiet() {
 	at := t.nowMs
 	if !t.core.Idle() {

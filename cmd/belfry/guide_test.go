@@ -230,8 +230,8 @@ func (n *node) showsLike(t *testing.T, dir, line, want string, compared func(str
 	}, func() string { return r.String() + "\nwant lines like\n" + want })
 }
 
-// commandLines returns the commands of a script: its lines, where one that ends in a backslash or
-// within quotes goes on in the next.
+// commandLines returns the commands of a script, one for each line. A line that ends in a backslash or
+// within quotes goes on in the next line.
 func commandLines(script string) (all []string) {
 	open := ""
 	for line := range strings.Lines(script) {
