@@ -27,14 +27,14 @@ var Table = []Rule{
 	{File: "docs/deploy.md", Start: "deploy/container/build", Why: docker + "; TestContainer in test/deploy builds and runs the image with buildah"},
 	{File: "docs/deploy.md", Start: "export BELFRY_PASSWORD", Why: docker},
 	{File: "docs/deploy.md", Start: "kubectl", Why: cluster},
-	{File: "docs/deploy.md", Start: "goreleaser", Why: "needs goreleaser and syft; TestReleaseFile in test/deploy checks the file"},
+	{File: "docs/deploy.md", Start: "goreleaser", Why: "needs goreleaser and syft; TestRelease in test/deploy checks the file"},
 	{File: "docs/deploy.md", Start: "belfry doctor", Why: "needs a NATS cluster with accounts; the tests of internal/doctor run its checks on one"},
 
 	{File: "docs/dev.md", Lang: "go", Test: "internal/doctest.TestSnippets"},
 	{File: "docs/dev.md", Test: "cmd/belfry.TestDevGuide"},
 
 	{File: "docs/flow.md", Lang: "yaml", Test: "cmd/belfry.TestSettingsSnippets"},
-	{File: "docs/flow.md", Start: "OPTIONS ", Why: "what Belfry asks a target, and its answer: tests of functions/httpcall compare both"},
+	{File: "docs/flow.md", Start: "OPTIONS ", Why: "what Belfry asks a target, and its answer; TestWebhookHandshake in functions"},
 	{File: "docs/flow.md", Test: "cmd/belfry.TestFlowGuide"},
 
 	{File: "docs/http.md", Lang: "text", Why: "a part of a stream of events; testStream in internal/httpapi reads one"},

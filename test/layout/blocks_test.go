@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,6 +46,11 @@ func TestBlocks(t *testing.T) {
 		if (r.Test == "") == (r.Why == "") {
 			t.Errorf("rule %+v: want a test or a reason", *r)
 		}
+		for _, m := range otherTest.FindAllStringSubmatch(r.Why, -1) {
+			if testFunction(t, m[2], m[1]) == nil {
+				t.Errorf("rule %+v: there is no %s", *r, m[0])
+			}
+		}
 		if _, known := takers[r.Test]; r.Test != "" && !known {
 			takers[r.Test] = takesBlocks(t, r.Test)
 			if !takers[r.Test] {
@@ -54,11 +60,33 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
+// otherTest is a test that shows the subject of a block otherwise, in the reason why no test runs the block.
+var otherTest = regexp.MustCompile(`([Tt]est\w+) in ([\w/]+)`)
+
 // takesBlocks reports whether the test function calls doctest.Blocks with its name.
 func takesBlocks(t *testing.T, test string) bool {
 	t.Helper()
 	dot := strings.LastIndex(test, ".")
-	files, err := filepath.Glob(filepath.Join(root, test[:dot], "*_test.go"))
+	f := testFunction(t, test[:dot], test[dot+1:])
+	if f == nil {
+		return false
+	}
+	found := false
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 2 {
+			name, isText := call.Args[1].(*ast.BasicLit)
+			fun, isMember := call.Fun.(*ast.SelectorExpr)
+			found = found || isText && isMember && fun.Sel.Name == "Blocks" && name.Value == strconv.Quote(test)
+		}
+		return true
+	})
+	return found
+}
+
+// testFunction returns a function of the tests of a folder; nil if there is none.
+func testFunction(t *testing.T, folder, name string) *ast.FuncDecl {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,22 +96,10 @@ func takesBlocks(t *testing.T, test string) bool {
 			t.Fatal(err)
 		}
 		for _, decl := range file.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || f.Recv != nil || f.Name.Name != test[dot+1:] {
-				continue
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == name {
+				return f
 			}
-			found := false
-			ast.Inspect(f.Body, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if ok && len(call.Args) == 2 {
-					name, isText := call.Args[1].(*ast.BasicLit)
-					fun, isMember := call.Fun.(*ast.SelectorExpr)
-					found = found || isText && isMember && (fun.Sel.Name == "Blocks") && name.Value == strconv.Quote(test)
-				}
-				return true
-			})
-			return found
 		}
 	}
-	return false
+	return nil
 }
