@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -353,26 +354,43 @@ func (c *cli) printLimits(all []belfry.FlowLimitInfo) error {
 	return nil
 }
 
+// flowLine is a line of flow ls: a limit, and what stops the calls of its key; nil for nothing.
+type flowLine struct {
+	limit belfry.FlowLimitInfo
+	hold  *belfry.FlowHold
+}
+
+// MarshalJSON writes the fields of the limit, and the field hold. An embedded limit would write
+// itself alone, by its own MarshalJSON.
+func (l flowLine) MarshalJSON() ([]byte, error) {
+	b, err := json.Marshal(l.limit)
+	if err != nil || l.hold == nil {
+		return b, err
+	}
+	hold, err := json.Marshal(l.hold)
+	if err != nil {
+		return nil, err
+	}
+	b = append(b[:len(b)-1], `,"hold":`...)
+	return append(append(b, hold...), '}'), nil
+}
+
 // printFlowsJSON prints a line for each limit, with what an answer of the target stops, and one for
 // each key without a limit of its own that is stopped.
 func (c *cli) printFlowsJSON(all []belfry.FlowLimitInfo, holds []belfry.FlowHold) error {
-	type line struct {
-		belfry.FlowLimitInfo
-		Hold *belfry.FlowHold `json:"hold,omitempty"`
-	}
 	byKey := make(map[string]*belfry.FlowHold, len(holds))
 	for i := range holds {
 		byKey[holds[i].Key] = &holds[i]
 	}
 	for _, l := range all {
-		if err := c.printJSON(line{l, byKey[l.Key]}); err != nil {
+		if err := c.printJSON(flowLine{l, byKey[l.Key]}); err != nil {
 			return err
 		}
 		delete(byKey, l.Key)
 	}
 	for i := range holds {
 		if h := byKey[holds[i].Key]; h != nil {
-			if err := c.printJSON(line{belfry.FlowLimitInfo{Key: h.Key}, h}); err != nil {
+			if err := c.printJSON(flowLine{belfry.FlowLimitInfo{Key: h.Key}, h}); err != nil {
 				return err
 			}
 		}
