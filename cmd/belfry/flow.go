@@ -312,7 +312,10 @@ func (c *cli) flowListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.json() {
+		switch {
+		case len(all) == 0 && len(holds) == 0:
+			return c.empty()
+		case c.json():
 			return c.printFlowsJSON(all, holds)
 		}
 		if err := c.printLimits(all); err != nil {
