@@ -37,13 +37,10 @@ func (f *dueFlags) read(c *cli) error {
 	case (f.in == "") == (f.at == ""):
 		return usagef("give either --in or --at")
 	case f.in != "":
-		d, err := cmdline.ParseDuration(f.in)
-		if err != nil {
+		if _, err := cmdline.ParseDuration(f.in); err != nil {
 			return usagef("--in %q: %v", f.in, err)
 		}
-		if _, err := schemas.ParseDuration(f.in); err != nil {
-			f.in = d.String() // days and weeks, which timerafter does not have
-		}
+		f.in = attributeDuration(f.in)
 	default:
 		t, interpreted, err := cmdline.ParseTime(f.at, time.Now())
 		if err != nil {
@@ -55,6 +52,25 @@ func (f *dueFlags) read(c *cli) error {
 		}
 	}
 	return nil
+}
+
+// attributeDuration returns a duration as the attributes take it: days and weeks, which they do not
+// have, as hours. A text that is no duration stays as it is, so that Belfry says what is wrong with it.
+func attributeDuration(text string) string {
+	d, err := cmdline.ParseDuration(text)
+	if _, known := schemas.ParseDuration(text); known == nil || err != nil {
+		return text
+	}
+	return d.String()
+}
+
+// attributeBackoff is attributeDuration for one delay, or two with ".." between them.
+func attributeBackoff(text string) string {
+	first, to, ranged := strings.Cut(text, "..")
+	if !ranged {
+		return attributeDuration(text)
+	}
+	return attributeDuration(first) + ".." + attributeDuration(to)
 }
 
 type addFlags struct {
@@ -121,7 +137,7 @@ which is not an error. Belfry rejects a different event with the same source and
 		defer cancel()
 		r, err := s.Add(ctx, e)
 		if err != nil {
-			return err
+			return namingFlag(err)
 		}
 		due := schemas.FormatTime(r.Due.UnixMilli())
 		description := ""
@@ -181,7 +197,7 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	e.SetTime(time.Now())
 	for name, value := range map[string]string{
 		schemas.AttrAfter: f.due.in, schemas.AttrAt: f.due.at, schemas.AttrService: f.service, schemas.AttrCallback: f.callback, schemas.AttrGroup: f.group, schemas.AttrFlow: f.flow, schemas.AttrKey: f.key,
-		schemas.AttrMaxAttempts: f.maxAttempts, schemas.AttrBackoff: f.backoff, schemas.AttrTimeout: f.callbackTime,
+		schemas.AttrMaxAttempts: f.maxAttempts, schemas.AttrBackoff: attributeBackoff(f.backoff), schemas.AttrTimeout: attributeDuration(f.callbackTime),
 	} {
 		if value != "" {
 			e.SetExtension(name, value)
@@ -189,8 +205,11 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	}
 	for _, x := range f.extensions {
 		name, value, ok := strings.Cut(x, "=")
-		if !ok || name == "" {
+		switch {
+		case !ok || name == "":
 			return e, usagef("--ext %q is not NAME=VALUE", x)
+		case strings.Trim(name, attributeLetters) != "":
+			return e, usagef("--ext %q: the name of an attribute has only lower-case letters and digits", x)
 		}
 		e.SetExtension(name, value)
 	}
@@ -207,6 +226,25 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 		return e, usagef("the timer is not a valid CloudEvent: %v", err)
 	}
 	return e, nil
+}
+
+// attributeLetters are the characters of the names of attributes in CloudEvents.
+const attributeLetters = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+// namingFlag returns an error about an attribute with the flag of add or update that sets it.
+func namingFlag(err error) error {
+	attribute, _, _ := strings.Cut(err.Error(), " ")
+	flag := attributeKeys[attribute]
+	switch attribute {
+	case schemas.AttrAfter:
+		flag = "in"
+	case schemas.AttrAt:
+		flag = "at"
+	}
+	if flag == "" {
+		return err
+	}
+	return fmt.Errorf("--%s: %w", flag, err)
 }
 
 // maxData bounds the bytes of a value or file of a flag. The server's limit for --data is lower.

@@ -116,6 +116,9 @@ func (c *cli) calendarListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if len(all) == 0 {
+			return c.empty()
+		}
 		for _, cal := range all {
 			if c.json() {
 				err = c.printJSON(cal)

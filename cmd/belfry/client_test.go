@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -106,13 +105,16 @@ func TestVersion(t *testing.T) {
 		}
 		return info
 	}
-	installed := &debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20261121074120-a957c6fabcde"}}
+	fetched := func(module string) *debug.BuildInfo {
+		return &debug.BuildInfo{Main: debug.Module{Version: module, Sum: "h1:x"}}
+	}
 	for want, info := range map[string]*debug.BuildInfo{
-		"abc":                    vcs("vcs.revision", "abc", "vcs.modified", "false"),
-		"abc with changes":       vcs("vcs.revision", "abc", "vcs.modified", "true"),
-		installed.Main.Version:   installed,
-		unknown:                  {Main: debug.Module{Version: "(devel)"}},
-		fmt.Sprint("v", version): {Main: debug.Module{Version: "v" + version}},
+		"abc":              vcs("vcs.revision", "abc", "vcs.modified", "false"),
+		"abc with changes": vcs("vcs.revision", "abc", "vcs.modified", "true"),
+		"a957c6fabcde":     fetched("v0.1.1-0.20261121074120-a957c6fabcde"),
+		"b957c6fabcde":     fetched("v0.0.0-20261121074120-b957c6fabcde"),
+		unknown:            {Main: debug.Module{Version: "(devel)"}},
+		"v9.8.7":           fetched("v9.8.7"),
 	} {
 		if got := commit(info, true); got != want {
 			t.Errorf("commit is %q, want %q", got, want)
@@ -120,5 +122,16 @@ func TestVersion(t *testing.T) {
 	}
 	if got := commit(nil, false); got != unknown {
 		t.Errorf("commit without build information: got %q, want %q", got, unknown)
+	}
+	for want, info := range map[string]*debug.BuildInfo{
+		"9.8.7": fetched("v9.8.7"), "0.1.1-0.20261121074120-a957c6fabcde": fetched("v0.1.1-0.20261121074120-a957c6fabcde"),
+		version: {Main: debug.Module{Version: "v9.8.7"}}, // a clone with a tag, whose build sets the version if it is a release
+	} {
+		if got := releaseOf(info, true); got != want {
+			t.Errorf("version of %+v is %q, want %q", info.Main, got, want)
+		}
+	}
+	if got := releaseOf(nil, false); got != version {
+		t.Errorf("version without build information: got %q, want %q", got, version)
 	}
 }

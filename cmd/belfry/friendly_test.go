@@ -32,6 +32,9 @@ func TestFriendlyUsage(t *testing.T) {
 		{[]string{"add", "--at", "tomorow 9:00"}, "tomorrow 9:00"},
 		{[]string{"reschedule", "x", "--at", "9"}, "--at"},
 		{[]string{"preview", "0 9 * * *"}, "--cron"},
+		{[]string{"add", "--every", "1d"}, "--every: timerevery"},
+		{[]string{"update", "x", "--cron", "0 9 * * *", "--overlap", "sometimes"}, "--overlap: timeroverlap"},
+		{[]string{"add", "--in", "1h", "--ext", "order-id=1"}, `--ext "order-id=1": the name of an attribute`},
 		{[]string{"get", ""}, "the id is empty"},
 	} {
 		belfryRun(t, x.args...).oneLine(t, exitUsage, x.want)
@@ -51,8 +54,10 @@ func TestFriendlyUsage(t *testing.T) {
 func TestFriendlyTimes(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
-	if r := n.client(t, "ls"); r.code != exitOK || r.out != "" || r.err != "the list is empty\n" {
-		t.Errorf("empty list: %v", r)
+	for _, command := range []string{"ls", "dead ls", "rejected ls", "calendar ls", "flow ls", "order ls", "services"} {
+		if r := n.client(t, strings.Fields(command)...); r.code != exitOK || r.out != "" || r.err != "the list is empty\n" {
+			t.Errorf("empty list of %s: %v", command, r)
+		}
 	}
 	n.client(t, "get", "order-17").oneLine(t, exitNotFound, "source belfry-cli")
 	before := time.Now()
@@ -69,6 +74,28 @@ func TestFriendlyTimes(t *testing.T) {
 	}
 	if info = ok[schemas.TimerInfo](t, n, "cancel", "order-17")[0]; showTime(info.Due) != "2031-12-24T18:00:00.000Z" || info.State != schemas.StateCancelled {
 		t.Errorf("cancelled: %+v", info)
+	}
+	n.stop(t)
+}
+
+// TestDurationFlags: the flags of attributes take days and weeks, which the attributes do not know, and leave
+// every other text to Belfry.
+func TestDurationFlags(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"1d..1w": "24h0m0s..168h0m0s", "30s..1d": "30s..24h0m0s", "1d12h": "36h0m0s", "1s..P1D": "1s..P1D", "often": "often", "1s..": "1s..", "..1w": "..168h0m0s", "1.5d": "1.5d", "": "",
+	} {
+		if got := attributeBackoff(text); got != want {
+			t.Errorf("--backoff %q: got the attribute %q, want %q", text, got, want)
+		}
+	}
+	n := serve(t, "")
+	far := []string{"add", "--cron", "0 9 1 1 *", "--callback", "http://127.0.0.1:1"}
+	ok[added](t, n, append(far, "--backoff", "1h..1d", "--grace", "1d", "--jitter", "1d", "--expect", "1w")...)
+	n.client(t, "add", "--in", "1h", "--backoff", "1d..1w").oneLine(t, exitRefused, "the limit is 24h0m0s")
+	belfryRun(t, append(far, "--backoff", "1d..often")...).oneLine(t, exitUsage, "timerbackoff")
+	if r := belfryRun(t, "preview", "--cron", "0 9 1 1 *", "--jitter", "1d"); r.code != exitOK {
+		t.Errorf("preview: %v", r)
 	}
 	n.stop(t)
 }

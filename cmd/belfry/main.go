@@ -11,13 +11,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/rs/zerolog"
 )
 
-// version is the version of the release. The build of a release sets it (-ldflags -X), and a build of
-// another commit has that of the next release.
+// version is the version of the release. The build of a release sets it (-ldflags -X), "go install" of a
+// module has that of the module, and a build of another commit has that of the next release.
 var version = "0.1.0"
 
 func main() {
@@ -25,6 +26,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
+	version = releaseOf(debug.ReadBuildInfo())
 	os.Exit(run(ctx, os.Args[1:], process{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}))
 }
 

@@ -235,7 +235,9 @@ func TestImportInterrupted(t *testing.T) {
 // TestCompletions: the shell completes the values of flags that have few.
 func TestCompletions(t *testing.T) {
 	t.Parallel()
-	for line, want := range map[string]string{"import --past": "fire\nskip\nfail\n", "export --state": "pending\npaused\nretrying\ndelivered\n", "listen --status": "200\n"} {
+	for line, want := range map[string]string{"import --past": "fire\nskip\nfail\n", "export --state": "pending\npaused\nretrying\ndelivered\n", "listen --status": "200\n",
+		"add --overlap": "skip\nqueue\n", "update --misfire": "one\n", "preview --days": "and\nor\n", "ls --state": "pending\ndelivered\n", "dead ls --output": "text\njson\n", "serve --profile": "safe\nfast\n", "resume --catchup": "skip\n",
+	} {
 		if r := belfryRun(t, append(append([]string{"__complete"}, strings.Fields(line)...), "")...); !strings.HasPrefix(r.out, want) {
 			t.Errorf("%s: %v, want %q", line, r, want)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -170,7 +171,7 @@ func (f *previewFlags) spec(fromMs int64) (calendar.Spec, error) {
 	}
 	var err error
 	if f.jitter != "" {
-		if spec.Jitter, err = schemas.ParseDuration(f.jitter); err != nil || spec.Jitter < 0 {
+		if spec.Jitter, err = cmdline.ParseDuration(f.jitter); err != nil || spec.Jitter < 0 {
 			return spec, usagef("--jitter %q: %v", f.jitter, cmp.Or(err, errors.New("must not be negative")))
 		}
 	}

@@ -65,9 +65,9 @@ type recurrenceFlag struct{ name, attribute, value string }
 func (f *recurrenceFlags) options() []recurrenceFlag {
 	return []recurrenceFlag{
 		{"--tz", schemas.AttrZone, f.tz}, {"--start", schemas.AttrStart, f.start}, {"--end", schemas.AttrEnd, f.end}, {"--limit", schemas.AttrLimit, f.limit},
-		{"--jitter", schemas.AttrJitter, f.jitter}, {"--dst", schemas.AttrDST, f.dst}, {"--days", schemas.AttrDays, f.days},
+		{"--jitter", schemas.AttrJitter, attributeDuration(f.jitter)}, {"--dst", schemas.AttrDST, f.dst}, {"--days", schemas.AttrDays, f.days},
 		{"--exclude", schemas.AttrExclude, f.exclude}, {"--exclude-shift", schemas.AttrExcludeShift, f.excludeShift},
-		{"--misfire", schemas.AttrMisfire, f.misfire}, {"--grace", schemas.AttrGrace, f.grace}, {"--overlap", schemas.AttrOverlap, f.overlap}, {"--expect", schemas.AttrExpect, f.expect},
+		{"--misfire", schemas.AttrMisfire, f.misfire}, {"--grace", schemas.AttrGrace, attributeDuration(f.grace)}, {"--overlap", schemas.AttrOverlap, f.overlap}, {"--expect", schemas.AttrExpect, attributeDuration(f.expect)},
 	}
 }
 
@@ -94,18 +94,18 @@ func (f *recurrenceFlags) apply(e *event.Event) error {
 func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 	hdr, data, err := schemas.EncodeEvent(e, schemas.ModeStructured)
 	if err != nil {
-		return nil, usagef("%v", err)
+		return nil, usagef("%v", namingFlag(err))
 	}
 	rec, spec, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}, recurrence.UnknownCalendars)
 	if err != nil {
-		return nil, usagef("%v", err)
+		return nil, usagef("%v", namingFlag(err))
 	}
 	if spec.Recurrence == nil {
 		return nil, nil
 	}
 	plan, err := recurrence.PlanOf(spec.Timer, rec.Schedule, recurrence.UnknownCalendars)
 	if err != nil {
-		return nil, usagef("%v", err)
+		return nil, usagef("%v", namingFlag(err))
 	}
 	return plan.Calendar(), nil
 }

@@ -49,6 +49,7 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 	in("timers", c.addCommand(), c.previewCommand(), c.calendarCommand(), c.flowCommand(), c.orderCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.pauseCommand(), c.resumeCommand(), c.triggerCommand(), c.backfillCommand(), c.updateCommand(), c.runsCommand(), c.whyCommand(), c.lsCommand(), c.exportCommand(), c.importCommand(), c.applyCommand(), c.tailCommand(), c.listenCommand(), c.deadCommand(), c.rejectedCommand(), c.servicesCommand())
 	root.AddCommand(c.versionCommand(), exitCodesTopic())
 	root.SetHelpCommand(helpCommand(root))
+	completeFlags(root)
 	return root
 }
 

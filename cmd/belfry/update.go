@@ -61,7 +61,7 @@ revision with -o json. A run changes the revision, too.`,
 		defer cancel()
 		u, err := s.Update(ctx, e, nil, by.option(), belfry.IfRevision(revision))
 		if err != nil {
-			return err
+			return namingFlag(err)
 		}
 		for _, w := range schedule.Warnings() {
 			fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(w)) //nolint:errcheck // stderr is the last resort

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -35,8 +37,27 @@ const unknown = "unknown"
 // whose build has no version control information.
 var buildCommit string
 
-// commit returns the revision of the clone that the program was built from, or the version of
-// the module that "go install" fetched.
+// releaseOf returns the version of the program: of a module that "go install" fetched, that of the module.
+func releaseOf(info *debug.BuildInfo, ok bool) string {
+	if module := fetched(info, ok); buildCommit == "" && module != "" {
+		return strings.TrimPrefix(module, "v")
+	}
+	return version
+}
+
+// fetched returns the version of the module that "go install" fetched; "" for a build in a clone.
+func fetched(info *debug.BuildInfo, ok bool) string {
+	if !ok || info.Main.Sum == "" { // only a fetched module has one
+		return ""
+	}
+	return info.Main.Version
+}
+
+// pseudoVersion matches the version of a module at a commit without a tag, with the start of its revision.
+var pseudoVersion = regexp.MustCompile(`[-.][0-9]{14}-([0-9a-f]{12})$`)
+
+// commit returns the revision of the clone that the program was built from, or of the module that "go
+// install" fetched: the start of the revision, or the name of its tag.
 func commit(info *debug.BuildInfo, ok bool) string {
 	if buildCommit != "" {
 		return buildCommit
@@ -56,8 +77,11 @@ func commit(info *debug.BuildInfo, ok bool) string {
 	switch {
 	case revision != "":
 		return revision + dirty
-	case info.Main.Version != "" && info.Main.Version != "(devel)":
-		return info.Main.Version
+	case info.Main.Version == "" || info.Main.Version == "(devel)":
+		return unknown
 	}
-	return unknown
+	if m := pseudoVersion.FindStringSubmatch(info.Main.Version); m != nil {
+		return m[1]
+	}
+	return info.Main.Version
 }

@@ -45,6 +45,9 @@ func Group(cmd *cobra.Command, args []string) error {
 		slices.SortStableFunc(s, func(a, b string) int {
 			return cmp.Compare(commonPrefix(b, args[0]), commonPrefix(a, args[0]))
 		})
+		if commonPrefix(s[0], args[0]) > 0 {
+			s = slices.DeleteFunc(s, func(other string) bool { return commonPrefix(other, args[0]) == 0 })
+		}
 		hint = "; did you mean " + strings.Join(s, " or ") + "?"
 	}
 	return Usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
