@@ -238,8 +238,8 @@ func TestWrongHostClock(t *testing.T) {
 						t.Errorf("%s fired %s after it was added, want 2s", e.id, d)
 					}
 				}
-				if min := earliest[e.id]; e.at.Before(min.Add(-time.Millisecond)) {
-					t.Errorf("%s fired at %s, before %s", e.id, e.at, min)
+				if first := earliest[e.id]; e.at.Before(first.Add(-time.Millisecond)) {
+					t.Errorf("%s fired at %s, before %s", e.id, e.at, first)
 				}
 				firedMs, err := schemas.ParseTime(fmt.Sprint(e.extensions[schemas.AttrFired]))
 				if err != nil {
