@@ -27,6 +27,7 @@ var Table = []Rule{
 	{File: "docs/deploy.md", Start: "deploy/container/build", Why: docker + "; TestContainer in test/deploy builds and runs the image with buildah"},
 	{File: "docs/deploy.md", Start: "export BELFRY_PASSWORD", Why: docker},
 	{File: "docs/deploy.md", Start: "kubectl", Why: cluster},
+	{File: "docs/deploy.md", Start: "helm install", Why: cluster + "; TestHelm in test/deploy/kubernetes lints and renders the chart"},
 	{File: "docs/deploy.md", Start: "goreleaser", Why: "needs goreleaser and syft; TestRelease in test/deploy checks the file"},
 	{File: "docs/deploy.md", Start: "belfry doctor", Why: "needs a NATS cluster with accounts; the tests of internal/doctor run its checks on one"},
 
