@@ -114,6 +114,8 @@ type ZoneData struct {
 	other map[string][]byte
 	// zones caches tables by name. It never holds more than the zones of the archive.
 	zones sync.Map // string → *zone
+	// locations caches those of Location by name, as zones does tables.
+	locations sync.Map // string → *time.Location
 }
 
 // NewZoneData returns zone data from a zip file whose files are not compressed, such as Go's
@@ -198,6 +200,27 @@ func (d *ZoneData) load(name string) (*zone, error) {
 	}
 	z, _ := d.zones.LoadOrStore(name, &zone{name, segments})
 	return z.(*zone), nil
+}
+
+// Location returns a zone by its IANA name, or UTC, for the times that people read. Schedules do not use
+// it. It needs no zone data of the host. The error says that there is no such zone.
+func (d *ZoneData) Location(name string) (*time.Location, error) {
+	if name == "UTC" {
+		return time.UTC, nil
+	}
+	if loc, ok := d.locations.Load(name); ok {
+		return loc.(*time.Location), nil
+	}
+	f, ok := d.files()[name]
+	if !ok {
+		return nil, fmt.Errorf("no time zone %.80q", name)
+	}
+	loc, err := d.read(f)
+	if err != nil {
+		return nil, err
+	}
+	kept, _ := d.locations.LoadOrStore(name, loc)
+	return kept.(*time.Location), nil
 }
 
 func (d *ZoneData) read(f *zip.File) (*time.Location, error) {

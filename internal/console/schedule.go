@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
@@ -268,7 +269,7 @@ const (
 
 // yearOf makes the strip of a schedule from its next runs, at most schemas.MaxPreview.
 func yearOf(runs []schemas.PreviewRun, zone string, now time.Time) year {
-	loc, err := time.LoadLocation(zone)
+	loc, err := calendar.ProcessZones().Location(cmp.Or(zone, "UTC"))
 	if err != nil || len(runs) == 0 {
 		return year{}
 	}

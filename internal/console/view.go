@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -171,9 +172,9 @@ func serveStatic(w http.ResponseWriter, r *http.Request) {
 
 // zoned returns a time in a zone by name, with the name.
 func zoned(t time.Time, zone string) string {
-	loc, err := time.LoadLocation(cmp.Or(zone, "UTC"))
+	loc, err := calendar.ProcessZones().Location(cmp.Or(zone, "UTC"))
 	if err != nil {
-		return "" // this node's time zone database does not have the zone
+		return "" // the zone data of this program does not have the zone
 	}
 	return t.In(loc).Format("2006-01-02 15:04:05 MST") + " (" + loc.String() + ")"
 }
