@@ -161,7 +161,7 @@ which is not an error. Belfry rejects a different event with the same source and
 		if r.Duplicate {
 			note = "yes: added before (state: " + r.State.String() + ")"
 		}
-		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "schedule", description, "due", due, "remark", r.Remark, "duplicate", note)
+		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "schedule", description, "due", c.zone.show(r.Due), "remark", r.Remark, "duplicate", note)
 	})
 }
 

@@ -465,7 +465,7 @@ func (a *applier) print(step *applyStep) error {
 		shown bool
 	}{{"before", step.Before, step.Action == actionChange || step.Action == actionDelete}, {"after", step.After, step.Action == actionChange || step.Action == actionCreate}} {
 		if runs.shown {
-			p.line("           %-6s %s", runs.name, cmp.Or(showTimes(runs.times), "no run"))
+			p.line("           %-6s %s", runs.name, cmp.Or(a.c.showTimes(runs.times), "no run"))
 		}
 	}
 	_, err := a.c.out.Write(p.Bytes())

@@ -70,7 +70,7 @@ ID is a timer id, or a CloudEvent's id with --source.`,
 			return err
 		}
 		for _, at := range b.Times {
-			if _, err := fmt.Fprintln(c.out, showTime(at)); err != nil {
+			if _, err := fmt.Fprintln(c.out, c.zone.show(at)); err != nil {
 				return err
 			}
 		}

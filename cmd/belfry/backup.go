@@ -122,5 +122,5 @@ func (c *cli) printBackup(m backup.Manifest, dir string, begun time.Time) error 
 	if c.json() {
 		return c.printJSON(m)
 	}
-	return c.printText("folder", dir, "as of", m.Begun.Format("2006-01-02T15:04:05.000Z"), "streams", fmt.Sprint(len(m.Streams)), "took", time.Since(begun).Round(time.Millisecond).String())
+	return c.printText("folder", dir, "as of", c.zone.show(m.Begun), "streams", fmt.Sprint(len(m.Streams)), "took", time.Since(begun).Round(time.Millisecond).String())
 }

@@ -51,7 +51,7 @@ func (f *bulkFlags) checkRef(fs *pflag.FlagSet, ref *timerRef, names ...string) 
 // bulkTimers prints the timers of the pages of a bulk operation, and their counts. done is a
 // participle, such as cancelled.
 func (c *cli) bulkTimers(s session, pages iter.Seq2[belfry.BulkPage, error], dry bool, done string) error {
-	rows := bulkRows[belfry.Timer]{c: c, t: c.timerTable(), head: timerColumns, row: timerRow}
+	rows := bulkRows[belfry.Timer]{c: c, t: c.timerTable(), head: timerColumns, row: c.timerRow}
 	var sum belfry.BulkCounts
 	for page, err := range pages {
 		if err != nil {
@@ -67,7 +67,7 @@ func (c *cli) bulkTimers(s session, pages iter.Seq2[belfry.BulkPage, error], dry
 
 // bulkDead is bulkTimers for dead letters.
 func (c *cli) bulkDead(s session, pages iter.Seq2[belfry.BulkDeadPage, error], dry bool, done string) (sum belfry.BulkCounts, err error) {
-	rows := bulkRows[schemas.DeadInfo]{c: c, t: deadTable(c), head: deadColumns, row: deadRow}
+	rows := bulkRows[schemas.DeadInfo]{c: c, t: deadTable(c), head: deadColumns, row: c.deadRow}
 	for page, err := range pages {
 		if err != nil {
 			return sum, s.far(err, "%d were %s; the same command does the rest", sum.Done, done)

@@ -169,7 +169,7 @@ func (b *cancelBatch) print(t *belfry.Timer) error {
 			return err
 		}
 	}
-	return b.table.row(timerRow(*t)...)
+	return b.table.row(b.c.timerRow(*t)...)
 }
 
 func (b *cancelBatch) ended() bool {

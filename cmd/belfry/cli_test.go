@@ -67,8 +67,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if a := info.LastAttempts; len(a) != 1 || a[0].Attempt != 1 || a[0].Status != 200 || a[0].At.Before(info.Fired) {
 		t.Errorf("get: got attempts %+v, want one with status 200, not before %s", a, info.Fired)
-	} else if r := n.client(t, "get", "one", "--source", "/shop"); !strings.Contains(r.out, attemptLine(a[0])+"\n") || !strings.HasPrefix(attemptLine(a[0]), "1 at "+showTime(a[0].At)+", ") {
-		t.Errorf("get as text: got %v, want the line %q", r, attemptLine(a[0]))
+	} else if r := n.client(t, "get", "one", "--source", "/shop"); !strings.Contains(r.out, (&cli{}).attemptLine(a[0])+"\n") || !strings.HasPrefix((&cli{}).attemptLine(a[0]), "1 at "+showTime(a[0].At)+", ") {
+		t.Errorf("get as text: got %v, want the line %q", r, (&cli{}).attemptLine(a[0]))
 	}
 
 	far := []string{"add", "--in", "1h", "--svc", "orders", "--id", "far", "--data", "text"}

@@ -124,7 +124,7 @@ func (c *cli) printClock(r *belfry.Clock, moved bool) error {
 	}
 	next, steps, fired, state := "none", "", "", "runs"
 	if !r.Next.IsZero() {
-		next = schemas.FormatTime(r.Next.UnixMilli())
+		next = c.zone.show(r.Next)
 	}
 	if moved {
 		steps, fired = strconv.Itoa(r.Steps), strconv.Itoa(r.Fired)
@@ -132,5 +132,5 @@ func (c *cli) printClock(r *belfry.Clock, moved bool) error {
 	if r.Frozen {
 		state = "frozen"
 	}
-	return c.printText("now", schemas.FormatTime(r.Now.UnixMilli()), "clock", state, "due times passed", steps, "events fired", fired, "timers ahead", strconv.Itoa(r.Pending), "next", next)
+	return c.printText("now", c.zone.show(r.Now), "clock", state, "due times passed", steps, "events fired", fired, "timers ahead", strconv.Itoa(r.Pending), "next", next)
 }

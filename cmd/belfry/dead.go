@@ -37,7 +37,7 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of dead letters; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		return printRows(c, s, deadTable(c), rows, s.DeadLetters(ctx, service), deadColumns, deadRow)
+		return printRows(c, s, deadTable(c), rows, s.DeadLetters(ctx, service), deadColumns, c.deadRow)
 	})
 }
 
@@ -45,11 +45,13 @@ func (c *cli) deadLsCommand() *cobra.Command {
 var deadColumns = []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}
 
 // deadTable returns a table with deadColumns.
-func deadTable(c *cli) table { return table{c.out, []int{schemas.TimerIDLength + 4, 24, 12, 8, 16}} }
+func deadTable(c *cli) table {
+	return table{c.out, []int{schemas.TimerIDLength + 4, c.zone.width(), 12, 8, 16}}
+}
 
 // deadRow returns the cells of a dead letter for deadColumns.
-func deadRow(dead schemas.DeadInfo) []string {
-	return []string{deadName(dead), showTime(dead.Died), schemas.TenantService(dead.Tenant, dead.Service), fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
+func (c *cli) deadRow(dead schemas.DeadInfo) []string {
+	return []string{deadName(dead), c.zone.show(dead.Died), schemas.TenantService(dead.Tenant, dead.Service), fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
 }
 
 // deadName names the timer or the run of a dead letter as "dead replay" takes it.

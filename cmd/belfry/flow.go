@@ -114,8 +114,8 @@ second: after it has succeeded, every call that begins follows the limit.`,
 		if c.json() {
 			return c.printJSON(r)
 		}
-		pairs := append(limitPairs(r.Limit), "before", limitText(r.Before))
-		pairs = append(pairs, "waiting", waitingText(r.Waiting, r.Partial), "drained", drainedText(r.Drained), "not for", strings.Join(r.Except, " "))
+		pairs := append(c.limitPairs(r.Limit), "before", limitText(r.Before))
+		pairs = append(pairs, "waiting", waitingText(r.Waiting, r.Partial), "drained", c.drainedText(r.Drained), "not for", strings.Join(r.Except, " "))
 		return c.printText(pairs...)
 	})
 }
@@ -206,18 +206,18 @@ func (c *cli) printFlow(st belfry.FlowStatus) error {
 	if st.Limit == nil {
 		pairs := []string{"flow", st.Key, "limit", "none: every call begins when it is due"}
 		if st.Hold != nil {
-			pairs = append([]string{"flow", st.Key, "limit", "none"}, holdPairs(st.Hold)...)
+			pairs = append([]string{"flow", st.Key, "limit", "none"}, c.holdPairs(st.Hold)...)
 			for _, k := range st.Keys {
 				pairs = append(pairs, "waiting", waitingText(k.Waiting, k.Partial))
 			}
 		}
 		return c.printText(pairs...)
 	}
-	pairs := append([]string{"flow", st.Key}, holdPairs(st.Hold)...)
+	pairs := append([]string{"flow", st.Key}, c.holdPairs(st.Hold)...)
 	if st.Limit.Key != st.Key {
 		pairs = append(pairs, "limit of", st.Limit.Key)
 	}
-	pairs = append(pairs, limitPairs(st.Limit)[2:]...)
+	pairs = append(pairs, c.limitPairs(st.Limit)[2:]...)
 	if strings.Contains(st.Key, "*") {
 		pairs = append(pairs, "not for", strings.Join(st.Except, " "))
 		if err := c.printText(pairs...); err != nil || len(st.Keys) == 0 {
@@ -231,7 +231,7 @@ func (c *cli) printFlow(st belfry.FlowStatus) error {
 			inFlight = strconv.Itoa(k.InFlight)
 		}
 		pairs = append(pairs, "pending now", pendingText(&st, &k), "schedules now", usedText(&st, k.Schedules, int64(st.Limit.Schedules)), "services now", usedText(&st, k.Services, int64(st.Limit.Services)),
-			"bytes now", usedText(&st, k.Bytes, st.Limit.Bytes), "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", showTime(k.Next), "drained", drainedText(k.Drained))
+			"bytes now", usedText(&st, k.Bytes, st.Limit.Bytes), "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", c.zone.show(k.Next), "drained", c.drainedText(k.Drained))
 	}
 	return c.printText(pairs...)
 }
@@ -248,12 +248,12 @@ func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
 	if l := st.Limit; l.Pending > 0 || l.Schedules > 0 || l.Services > 0 || l.Bytes > 0 {
 		return c.printPendingKeys(st, width)
 	}
-	t := table{c.out, []int{width, 9, 12, 24}}
+	t := table{c.out, []int{width, 9, 12, c.zone.width()}}
 	if err := t.row("KEY", "IN FLIGHT", "WAITING", "NEXT SLOT", "DRAINED"); err != nil {
 		return err
 	}
 	for _, k := range st.Keys {
-		if err := t.row(k.Key, strconv.Itoa(k.InFlight), waitingText(k.Waiting, k.Partial), showTime(k.Next), showTime(k.Drained)); err != nil {
+		if err := t.row(k.Key, strconv.Itoa(k.InFlight), waitingText(k.Waiting, k.Partial), c.zone.show(k.Next), c.zone.show(k.Drained)); err != nil {
 			return err
 		}
 	}
@@ -268,7 +268,7 @@ func (c *cli) printPendingKeys(st belfry.FlowStatus, width int) error {
 		return err
 	}
 	for _, k := range st.Keys {
-		if err := t.row(k.Key, pendingText(&st, &k), usedText(&st, k.Schedules, int64(l.Schedules)), usedText(&st, k.Services, int64(l.Services)), usedText(&st, k.Bytes, l.Bytes), showTime(k.Next)); err != nil {
+		if err := t.row(k.Key, pendingText(&st, &k), usedText(&st, k.Schedules, int64(l.Schedules)), usedText(&st, k.Services, int64(l.Services)), usedText(&st, k.Bytes, l.Bytes), c.zone.show(k.Next)); err != nil {
 			return err
 		}
 	}
@@ -478,21 +478,21 @@ func (c *cli) changeFlow(ctx context.Context, s session, change func(context.Con
 	case r.Limit == nil && r.Before != nil:
 		return c.printText("flow", r.Before.Key, "limit", "none of its own any more")
 	}
-	return c.printText(append(limitPairs(r.Limit), "not for", strings.Join(r.Except, " "))...)
+	return c.printText(append(c.limitPairs(r.Limit), "not for", strings.Join(r.Except, " "))...)
 }
 
 // limitPairs returns the lines about a stored limit.
-func limitPairs(l *belfry.FlowLimitInfo) []string {
-	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "schedules", number(l.Schedules), "services", number(l.Services), "bytes", number(int(l.Bytes)), "circuit", circuitText(l.Circuit), "target", targetText(l.Target), "state", flowState(l),
-		"since", showTime(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", showTime(l.Changed), "by", l.By}
+func (c *cli) limitPairs(l *belfry.FlowLimitInfo) []string {
+	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "schedules", number(l.Schedules), "services", number(l.Services), "bytes", number(int(l.Bytes)), "circuit", circuitText(l.Circuit), "target", c.targetText(l.Target), "state", flowState(l),
+		"since", c.zone.show(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", c.zone.show(l.Changed), "by", l.By}
 }
 
 // targetText describes the rate that a target allows; "" for none.
-func targetText(t *schemas.FlowTarget) string {
+func (c *cli) targetText(t *schemas.FlowTarget) string {
 	if t == nil {
 		return ""
 	}
-	return fmt.Sprintf("%d/1m allowed by %s until %s, asked at %s", t.PerMinute, t.URL, showTime(t.Until), showTime(t.Asked))
+	return fmt.Sprintf("%d/1m allowed by %s until %s, asked at %s", t.PerMinute, t.URL, c.zone.show(t.Until), c.zone.show(t.Asked))
 }
 
 // circuitText says when the circuit of a limit opens; "" for the default.
@@ -566,9 +566,9 @@ func waitingText(n int, partial bool) string {
 }
 
 // drainedText says when the last waiting event is called; "" for the zero time.
-func drainedText(at time.Time) string {
+func (c *cli) drainedText(at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return "at " + at.Format("15:04:05 on 2006-01-02") + " UTC, at this rate"
+	return "at " + c.zone.show(at) + ", at this rate"
 }

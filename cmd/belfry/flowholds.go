@@ -47,24 +47,24 @@ soon; the next answer of the target counts again. "belfry flow ls" lists the key
 		case c.json():
 			return c.printJSON(before)
 		}
-		return c.printText("flow", key, "before", holdText(&before))
+		return c.printText("flow", key, "before", c.holdText(&before))
 	})
 }
 
 // holdPairs returns the lines about what an answer of the target stops.
-func holdPairs(h *belfry.FlowHold) []string {
+func (c *cli) holdPairs(h *belfry.FlowHold) []string {
 	if h == nil {
 		return nil
 	}
-	return []string{"stopped", holdText(h), "reason", h.Reason}
+	return []string{"stopped", c.holdText(h), "reason", h.Reason}
 }
 
 // holdText says in one line why the calls of a key are stopped.
-func holdText(h *belfry.FlowHold) string {
+func (c *cli) holdText(h *belfry.FlowHold) string {
 	if !h.Open.IsZero() {
-		return fmt.Sprintf("circuit open since %s, %d probes, next at %s", showTime(h.Open), h.Probes, showTime(latest(h.NextProbe, h.Until)))
+		return fmt.Sprintf("circuit open since %s, %d probes, next at %s", c.zone.show(h.Open), h.Probes, c.zone.show(latest(h.NextProbe, h.Until)))
 	}
-	return "until " + showTime(h.Until) + ", as its target asked"
+	return "until " + c.zone.show(h.Until) + ", as its target asked"
 }
 
 func latest(a, b time.Time) time.Time {
@@ -77,7 +77,7 @@ func latest(a, b time.Time) time.Time {
 // printHolds prints the holds of flow keys, after the limits.
 func (c *cli) printHolds(holds []belfry.FlowHold) error {
 	for _, h := range holds {
-		if err := c.printText("flow", h.Key, "stopped", holdText(&h), "reason", h.Reason); err != nil {
+		if err := c.printText("flow", h.Key, "stopped", c.holdText(&h), "reason", h.Reason); err != nil {
 			return err
 		}
 	}

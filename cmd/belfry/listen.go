@@ -490,7 +490,7 @@ func (l *listener) write(line *callbackLine) error {
 		}
 	}
 	answer := answerText(line.Status)
-	at := line.At.Local().Format("15:04:05.000")
+	at := l.c.zone.clock(line.At)
 	if line.Error != "" {
 		return t.row(at, "", "", answer, cut("not a callback of Belfry: "+line.Error, 200))
 	}

@@ -72,17 +72,19 @@ func checkRows(rows int) error {
 }
 
 func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, rows int) error {
-	return printRows(c, s, c.timerTable(), rows, s.List(ctx, q), timerColumns, timerRow)
+	return printRows(c, s, c.timerTable(), rows, s.List(ctx, q), timerColumns, c.timerRow)
 }
 
 // timerColumns is the header of a table of timers.
 var timerColumns = []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}
 
 // timerTable returns a table with timerColumns.
-func (c *cli) timerTable() table { return table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}} }
+func (c *cli) timerTable() table {
+	return table{c.out, []int{schemas.TimerIDLength, 9, c.zone.width(), 12, 8}}
+}
 
 // timerRow returns the cells of a timer for timerColumns.
-func timerRow(timer belfry.Timer) []string {
+func (c *cli) timerRow(timer belfry.Timer) []string {
 	due, id := timer.Due, timer.ID
 	if timer.Schedule != nil {
 		due = timer.Schedule.Next // the next nominal time
@@ -93,7 +95,7 @@ func timerRow(timer belfry.Timer) []string {
 	if timer.PauseNote != "" {
 		id += " (paused: " + cut(timer.PauseNote, 60) + ")"
 	}
-	return []string{timer.Timer.String(), timer.State.String(), showTime(due), schemas.TenantService(timer.Tenant, timer.Service), fmt.Sprint(timer.Attempts), id}
+	return []string{timer.Timer.String(), timer.State.String(), c.zone.show(due), schemas.TenantService(timer.Tenant, timer.Service), fmt.Sprint(timer.Attempts), id}
 }
 
 // more prints a note that the list has further rows.

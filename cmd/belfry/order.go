@@ -41,22 +41,22 @@ An idle key is not listed. A key that changes meanwhile may be missing.`,
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of keys; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		t := table{c.out, []int{20, 12, schemas.TimerIDLength, 39, 24, 7, 8}}
-		return printRows(c, s, t, rows, s.OrderedKeys(ctx, service), []string{"KEY", "SERVICE", "HEAD", "STATE", "SINCE", "WAITING", "ATTEMPTS", "ERROR"}, orderRow)
+		t := table{c.out, []int{20, 12, schemas.TimerIDLength, 39, c.zone.width(), 7, 8}}
+		return printRows(c, s, t, rows, s.OrderedKeys(ctx, service), []string{"KEY", "SERVICE", "HEAD", "STATE", "SINCE", "WAITING", "ATTEMPTS", "ERROR"}, c.orderRow)
 	})
 }
 
 // orderRow describes an ordering key.
-func orderRow(k schemas.OrderKeyInfo) []string {
+func (c *cli) orderRow(k schemas.OrderKeyInfo) []string {
 	waiting := strconv.Itoa(k.Waiting)
 	if k.More {
 		waiting += "+"
 	}
 	row := []string{k.Key, schemas.TenantService(k.Tenant, k.Service), "", "", "", waiting, "", ""}
 	if h := k.Head; h != nil {
-		row[2], row[3], row[4], row[6], row[7] = h.Timer.String(), h.State, showTime(h.Since), strconv.Itoa(int(h.Attempts)), cut(h.Error, 120)
+		row[2], row[3], row[4], row[6], row[7] = h.Timer.String(), h.State, c.zone.show(h.Since), strconv.Itoa(int(h.Attempts)), cut(h.Error, 120)
 		if !h.Until.IsZero() {
-			row[3] += " until " + showTime(h.Until)
+			row[3] += " until " + c.zone.show(h.Until)
 		}
 	}
 	return row

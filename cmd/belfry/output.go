@@ -16,9 +16,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// printing adds the flag -o to a command.
+// printing adds the flags -o and --time-zone to a command.
 func (c *cli) printing(cmd *cobra.Command) *cobra.Command {
 	cmdline.AddOutput(cmd, &c.format)
+	cmd.Flags().Var(&c.zone, "time-zone", "time zone of times in text output: UTC, Local or an IANA name")
 	return cmd
 }
 
@@ -59,7 +60,7 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	waits := ""
 	if f := t.Flow; f != nil {
-		waits = flowWait(f)
+		waits = c.flowWait(f)
 		if f.Deferrals > 0 {
 			waits += fmt.Sprintf(", deferral %d", f.Deferrals)
 		}
@@ -76,20 +77,20 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	due := ""
 	if !t.Due.Equal(t.Scheduled) {
-		due = showTime(t.Due)
+		due = c.zone.show(t.Due)
 	}
 	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "tenant", t.Tenant, "group", t.Group, "key", key,
-		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired), "claimed", claimLine(t.Claim), "published", publishedLine(t.Claim),
-		"done", showTime(t.Done), "attempts", attempts, "waits", waits, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
-	pairs = append(pairs, schedulePairs(t)...)
+		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", c.zone.show(t.Scheduled), "due", due, "added", c.zone.show(t.Added), "fired", c.zone.show(t.Fired), "claimed", claimLine(t.Claim), "published", publishedLine(t.Claim),
+		"done", c.zone.show(t.Done), "attempts", attempts, "waits", waits, "next", c.zone.show(t.Next), "until", c.zone.show(t.Until), "outcome", outcome, "response", response}
+	pairs = append(pairs, c.schedulePairs(t)...)
 	for _, a := range t.LastAttempts {
-		pairs = append(pairs, "attempt", attemptLine(a))
+		pairs = append(pairs, "attempt", c.attemptLine(a))
 	}
 	if t.From == schemas.FromHistory {
-		pairs = append(pairs, "from", "the history, because the record has expired", "as of", showTime(t.AsOf))
+		pairs = append(pairs, "from", "the history, because the record has expired", "as of", c.zone.show(t.AsOf))
 	}
 	for _, op := range t.History {
-		pairs = append(pairs, "history", historyLine(op))
+		pairs = append(pairs, "history", c.historyLine(op))
 	}
 	return c.printText(pairs...)
 }
@@ -117,14 +118,14 @@ func publishedLine(c *schemas.ClaimInfo) string {
 }
 
 // flowWait describes the wait of a timer for a call of its flow key.
-func flowWait(f *schemas.FlowInfo) string {
+func (c *cli) flowWait(f *schemas.FlowInfo) string {
 	switch f.Hold {
 	case schemas.HoldPause:
-		return fmt.Sprintf("until %s, as its target asked (flow %s)", showTime(f.Until), f.Key)
+		return fmt.Sprintf("until %s, as its target asked (flow %s)", c.zone.show(f.Until), f.Key)
 	case schemas.HoldCircuit:
-		return fmt.Sprintf("for its target, which cannot be reached; next probe at %s (flow %s)", showTime(f.Until), f.Key)
+		return fmt.Sprintf("for its target, which cannot be reached; next probe at %s (flow %s)", c.zone.show(f.Until), f.Key)
 	}
-	return fmt.Sprintf("for its slot at %s (flow %s)", showTime(f.Slot), f.Key)
+	return fmt.Sprintf("for its slot at %s (flow %s)", c.zone.show(f.Slot), f.Key)
 }
 
 // outcomeText describes the result of an attempt, without the answer.
@@ -141,7 +142,7 @@ func statusText(code int32, text string) string {
 }
 
 // schedulePairs returns the lines about a schedule, or about the schedule of a run.
-func schedulePairs(t schemas.TimerInfo) []string {
+func (c *cli) schedulePairs(t schemas.TimerInfo) []string {
 	if o := t.Origin; o != nil {
 		return []string{"schedule", o.Schedule.String(), "run", fmt.Sprint(t.Run), "trigger", o.Trigger, "missed", number(int(o.Missed))}
 	}
@@ -155,23 +156,23 @@ func schedulePairs(t schemas.TimerInfo) []string {
 		}
 		return schemas.FormatDuration(time.Duration(n) * time.Millisecond)
 	}
-	next := showTime(s.Next)
+	next := c.zone.show(s.Next)
 	if s.Problem != "" {
 		next = "" // that time need not come
 	}
-	pairs := []string{"cron", s.Cron, "every", s.Every, "tz", s.Zone, "start", showTime(s.Start), "end", showTime(s.End), "limit", number(int(s.Limit)),
+	pairs := []string{"cron", s.Cron, "every", s.Every, "tz", s.Zone, "start", c.zone.show(s.Start), "end", c.zone.show(s.End), "limit", number(int(s.Limit)),
 		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "exclude", excludeText(s), "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap, "expect", ms(s.ExpectMs),
 		"problem", s.Problem, "next run", next, "runs", fmt.Sprint(s.Fired)}
 	if l := s.Last; l != nil {
-		pairs = append(pairs, "last run", fmt.Sprintf("%d, scheduled %s, fired %s", l.Run, showTime(l.Scheduled), showTime(l.Fired)))
+		pairs = append(pairs, "last run", fmt.Sprintf("%d, scheduled %s, fired %s", l.Run, c.zone.show(l.Scheduled), c.zone.show(l.Fired)))
 	}
-	pairs = append(pairs, "waiting", showTime(s.Waiting), "triggered", number(s.Triggered))
+	pairs = append(pairs, "waiting", c.zone.show(s.Waiting), "triggered", number(s.Triggered))
 	if b := s.Backfill; b != nil {
-		pairs = append(pairs, "backfill", fmt.Sprintf("from %s to %s, %d runs so far", showTime(b.Next), showTime(b.To), b.Fired))
+		pairs = append(pairs, "backfill", fmt.Sprintf("from %s to %s, %d runs so far", c.zone.show(b.Next), c.zone.show(b.To), b.Fired))
 	}
-	pairs = append(pairs, "deadline", showTime(s.Deadline))
+	pairs = append(pairs, "deadline", c.zone.show(s.Deadline))
 	for _, o := range s.Overdue {
-		pairs = append(pairs, "overdue", overdueLine(o))
+		pairs = append(pairs, "overdue", c.overdueLine(o))
 	}
 	return pairs
 }
@@ -186,15 +187,15 @@ func excludeText(s *schemas.ScheduleInfo) string {
 }
 
 // overdueLine describes an overdue event.
-func overdueLine(o schemas.OverdueInfo) string {
-	line := showTime(o.To)
+func (c *cli) overdueLine(o schemas.OverdueInfo) string {
+	line := c.zone.show(o.To)
 	if o.Count > 1 {
-		line = fmt.Sprintf("%d times from %s to %s", o.Count, showTime(o.From), line)
+		line = fmt.Sprintf("%d times from %s to %s", o.Count, c.zone.show(o.From), line)
 	}
 	if o.Run != 0 {
 		line += fmt.Sprintf(", run %d", o.Run)
 	}
-	return line + ", event at " + showTime(o.At)
+	return line + ", event at " + c.zone.show(o.At)
 }
 
 // number formats a number, and 0 as "".
@@ -214,8 +215,8 @@ func showTime(t time.Time) string {
 }
 
 // attemptLine describes one attempt of the callback.
-func attemptLine(a schemas.AttemptInfo) string {
-	line := fmt.Sprintf("%d at %s, %d ms", a.Attempt, showTime(a.At), a.TookMs)
+func (c *cli) attemptLine(a schemas.AttemptInfo) string {
+	line := fmt.Sprintf("%d at %s, %d ms", a.Attempt, c.zone.show(a.At), a.TookMs)
 	if status := statusText(a.Status, a.Error); status != "" {
 		line += ", " + status
 	}
@@ -230,8 +231,8 @@ func attemptLine(a schemas.AttemptInfo) string {
 
 // historyLine formats one control operation. The caller's name comes from the request, so the
 // line marks it as not verified. Belfry's own operations have no caller.
-func historyLine(op schemas.OperationInfo) string {
-	line := op.Op + " at " + showTime(op.At)
+func (c *cli) historyLine(op schemas.OperationInfo) string {
+	line := op.Op + " at " + c.zone.show(op.At)
 	if op.Account != "" {
 		line += ", account " + op.Account
 	}

@@ -279,7 +279,7 @@ func previewLines(reply schemas.PreviewReply) []previewLine {
 func (c *cli) printPreview(reply schemas.PreviewReply, jitter bool, f *previewFlags) error {
 	lines := previewLines(reply)
 	if !c.json() {
-		_, err := c.out.Write(previewPage(reply, lines, jitter, f))
+		_, err := c.out.Write(c.previewPage(reply, lines, jitter, f))
 		return err
 	}
 	for _, w := range reply.Warnings {
@@ -294,7 +294,7 @@ func (c *cli) printPreview(reply schemas.PreviewReply, jitter bool, f *previewFl
 }
 
 // previewPage returns the preview as text.
-func previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f *previewFlags) []byte {
+func (c *cli) previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f *previewFlags) []byte {
 	p := &page{}
 	p.line("%s (time zone data %s)", printable(reply.Description), printable(reply.Zones))
 	if reply.Resolved != "" {
@@ -311,7 +311,7 @@ func previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f
 		number, due := "-", "-"
 		if !o.Skipped {
 			runs++
-			number, due = fmt.Sprint(runs), o.Due
+			number, due = fmt.Sprint(runs), c.zone.text(o.Due)
 		}
 		var why []string
 		if o.Skipped {
@@ -320,7 +320,7 @@ func previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f
 		for _, r := range o.Why {
 			why = append(why, r.String())
 		}
-		cells := []any{number, o.At, due, o.Local, strings.Join(why, "; ")}
+		cells := []any{number, c.zone.text(o.At), due, o.Local, strings.Join(why, "; ")}
 		if !jitter {
 			cells = append(cells[:2], cells[3:]...)
 		}

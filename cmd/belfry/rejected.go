@@ -37,9 +37,9 @@ TIMERS_REJECTED under the sequence shown.`, schemas.MaxRejectedData),
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of rejected adds; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		t := table{c.out, []int{8, 24, 16, 20, 20}}
+		t := table{c.out, []int{8, c.zone.width(), 16, 20, 20}}
 		return printRows(c, s, t, rows, s.Rejections(ctx), []string{"SEQUENCE", "REJECTED", "SOURCE", "ID", "CODE", "REASON"}, func(r schemas.RejectedInfo) []string {
-			return []string{fmt.Sprint(r.Sequence), showTime(r.Rejected), cut(r.Source, 40), cut(r.ID, 40), string(r.Code), cut(r.Error, 160)}
+			return []string{fmt.Sprint(r.Sequence), c.zone.show(r.Rejected), cut(r.Source, 40), cut(r.ID, 40), string(r.Code), cut(r.Error, 160)}
 		})
 	})
 }

@@ -20,6 +20,8 @@ type cli struct {
 	process
 	// format is the output format of results and errors: text or json.
 	format string
+	// zone is the time zone of times in text.
+	zone zone
 }
 
 func (c *cli) rootCommand() *cobra.Command {

@@ -40,7 +40,7 @@ fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 		if decisions {
 			return ref.explain(c.printDecisions(ctx, s, ref.id))
 		}
-		t := table{c.out, []int{8, 24, 24, 9, 8}}
+		t := table{c.out, []int{8, c.zone.width(), c.zone.width(), 9, 8}}
 		return ref.explain(printRows(c, s, t, rows, s.Runs(ctx, ref.id), []string{"RUN", "SCHEDULED", "FIRED", "STATE", "ATTEMPTS", "NOTE"}, func(r belfry.ScheduleRun) []string {
 			state, attempts := "fired", fmt.Sprint(r.Attempts)
 			if r.State != 0 {
@@ -49,7 +49,7 @@ fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 			if r.Timer.IsZero() {
 				attempts = "-"
 			}
-			return []string{fmt.Sprint(r.Run), cmp.Or(showTime(r.Scheduled), "-"), cmp.Or(showTime(r.Fired), "-"), state, attempts, runNote(r)}
+			return []string{fmt.Sprint(r.Run), cmp.Or(c.zone.show(r.Scheduled), "-"), cmp.Or(c.zone.show(r.Fired), "-"), state, attempts, runNote(r)}
 		}))
 	})
 }
@@ -90,7 +90,7 @@ func (c *cli) printDecisions(ctx context.Context, s session, id schemas.TimerID)
 	if err != nil {
 		return err
 	}
-	t := table{c.out, []int{10, 24, 24, 8}}
+	t := table{c.out, []int{10, c.zone.width(), c.zone.width(), 8}}
 	for i, d := range list {
 		if c.json() {
 			err = c.printJSON(d)
@@ -103,7 +103,7 @@ func (c *cli) printDecisions(ctx context.Context, s session, id schemas.TimerID)
 				run = fmt.Sprint(d.Run)
 			}
 			if err == nil {
-				err = t.row(d.Kind, showTime(d.From), showTime(d.To), fmt.Sprint(d.Count), run)
+				err = t.row(d.Kind, c.zone.show(d.From), c.zone.show(d.To), fmt.Sprint(d.Count), run)
 			}
 		}
 		if err != nil {

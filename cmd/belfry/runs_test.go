@@ -19,7 +19,7 @@ func TestHistoryLine(t *testing.T) {
 		"ann":                                  "cancel at 1970-01-01T00:00:00.000Z, by ann (name not verified)",
 		schemas.ByBelfry + "replaced by run 2": "cancel at 1970-01-01T00:00:00.000Z, by belfry: replaced by run 2",
 	} {
-		if got := historyLine(schemas.OperationInfo{Op: "cancel", At: at, By: by}); got != want {
+		if got := (&cli{}).historyLine(schemas.OperationInfo{Op: "cancel", At: at, By: by}); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -88,7 +87,7 @@ func (c *cli) searchTimers(ctx context.Context, s session, q belfry.SearchQuery,
 			}
 		}
 	}
-	if err := printRows(c, s, c.timerTable(), rows, timers, timerColumns, timerRow); err != nil {
+	if err := printRows(c, s, c.timerTable(), rows, timers, timerColumns, c.timerRow); err != nil {
 		return err
 	}
 	return c.fresh(first)
@@ -98,7 +97,7 @@ func (c *cli) searchTimers(ctx context.Context, s session, q belfry.SearchQuery,
 func (c *cli) fresh(f schemas.Freshness) error {
 	text := "from the search index, which is being built"
 	if !f.AsOf.IsZero() {
-		text = "from the search index as of " + f.AsOf.Format(time.RFC3339)
+		text = "from the search index as of " + c.zone.show(f.AsOf)
 	}
 	if f.CountsOnly {
 		text += "; timers change faster than it can be written, so it lacks some of their last changes"

@@ -93,9 +93,9 @@ func kept(n, expired uint64) string {
 
 func (c *cli) printStatus(st *status.Status) error {
 	p := &page{}
-	p.line("%s  nats-server %s  %s", st.Server, st.Version, st.Time.Format("2006-01-02T15:04:05.000Z"))
+	p.line("%s  nats-server %s  %s", st.Server, st.Version, c.zone.show(st.Time))
 	if !st.Clock.IsZero() {
-		p.line("development node: the clock shows %s", st.Clock.Format("2006-01-02T15:04:05.000Z"))
+		p.line("development node: the clock shows %s", c.zone.show(st.Clock))
 	}
 	p.line("pending %s  in flight %d  dead %s  rejected %s  adds waiting %d", orUnknown(st.Totals.Pending), st.Totals.InFlight,
 		kept(st.Totals.Dead, st.Totals.DeadExpired), kept(st.Totals.Rejected, st.Totals.RejectedExpired), st.Totals.Adds)
@@ -108,7 +108,7 @@ func (c *cli) printStatus(st *status.Status) error {
 		return []any{n.Node, cmp.Or(n.Version, "?"), strings.Join(n.Roles, ","), cmp.Or(n.Scheduler, "-"), n.Shards, n.InFlight, up, ago(n.SilentMs)}
 	})
 	columns(p, "SHARD\tOWNER\tEPOCH\tCLOCK\tLAG\tMOVED\tPENDING", st.Shards, func(s status.Shard) []any {
-		return []any{s.Shard, cmp.Or(s.Owner, "-"), s.Epoch, s.Mark.Format("15:04:05.000Z"), fmt.Sprintf("%.1fs", float64(s.LagMs)/1000), ago(s.SilentMs), orUnknown(s.Pending)}
+		return []any{s.Shard, cmp.Or(s.Owner, "-"), s.Epoch, c.zone.clock(s.Mark), fmt.Sprintf("%.1fs", float64(s.LagMs)/1000), ago(s.SilentMs), orUnknown(s.Pending)}
 	})
 	columns(p, "STREAM\tMESSAGES\tBYTES\tOF\tREPLICAS\tLEADER", st.Streams, func(h store.StreamHealth) []any {
 		current := 1
@@ -129,7 +129,7 @@ func (c *cli) printStatus(st *status.Status) error {
 	slices.Sort(services)
 	columns(p, "DEAD LETTERS OF\tCOUNT", services, func(svc string) []any { return []any{svc, st.Dead[svc]} })
 	columns(p, "PAUSED\tSINCE\tBY\tNOTE", st.Paused[:min(len(st.Paused), mostPaused)], func(k status.Paused) []any {
-		return []any{k.Key, k.Since.UTC().Format(time.RFC3339), cmp.Or(k.By, "-"), cmp.Or(k.Note, "-")}
+		return []any{k.Key, c.zone.show(k.Since), cmp.Or(k.By, "-"), cmp.Or(k.Note, "-")}
 	})
 	if more := len(st.Paused) - mostPaused; more > 0 {
 		p.line("%d more are paused: see belfry flow ls", more)

@@ -119,7 +119,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		if c.json() {
 			err = c.printJSON(f)
 		} else {
-			err = t.row(f.Stored.Local().Format("15:04:05.000"), fmt.Sprintf("%+.3fs", float64(f.LatenessMs)/1000), f.Timer.String(), f.Service, cut(f.ID, 40), cut(f.Type, 30), cut(f.data, 80))
+			err = t.row(c.zone.clock(f.Stored), fmt.Sprintf("%+.3fs", float64(f.LatenessMs)/1000), f.Timer.String(), f.Service, cut(f.ID, 40), cut(f.Type, 30), cut(f.data, 80))
 		}
 		if err != nil {
 			return err

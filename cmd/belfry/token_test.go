@@ -77,7 +77,7 @@ func TestTokenCommand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	writeTokens(t, file, info.Line, lines[1], past)
 	ls := belfryRun(t, "token", "ls", "--file", file)
-	for _, part := range []string{"NAME ", "\nci ", " read,write ", " acme ", info.Expires + "\n", "\np ", "2026-01-01T00:00:00Z (expired)\n"} {
+	for _, part := range []string{"NAME ", "\nci ", " read,write ", " acme ", (&zone{}).text(info.Expires) + "\n", "\np ", "2026-01-01T00:00:00.000Z (expired)\n"} {
 		if ls.code != exitOK || !strings.Contains(ls.out, part) {
 			t.Errorf("token ls: got %v, want %q in it", ls, part)
 		}

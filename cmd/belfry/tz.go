@@ -128,7 +128,7 @@ func (c *cli) diffZones(ctx context.Context, s session, look *store.View, runs i
 	if err != nil {
 		return fmt.Errorf("cannot read the calendars that schedules exclude: %w", err)
 	}
-	t := table{c.out, []int{schemas.TimerIDLength, 20, 20, 24, 24, 25}}
+	t := table{c.out, []int{schemas.TimerIDLength, 20, 20, c.zone.width(), c.zone.width(), 25}}
 	err = look.EachSchedule(ctx, func(tm store.Timer) error {
 		if tm.Unread != store.Readable {
 			sum.Unread++
@@ -147,7 +147,7 @@ func (c *cli) diffZones(ctx context.Context, s session, look *store.View, runs i
 				return err
 			}
 		}
-		return t.row(change.Timer.String(), change.ID+" ("+change.Source+", "+change.Service+")", change.Zone, change.Next, change.NewNext, change.NewLocal, change.Why)
+		return t.row(change.Timer.String(), change.ID+" ("+change.Source+", "+change.Service+")", change.Zone, c.zone.text(change.Next), c.zone.text(change.NewNext), change.NewLocal, change.Why)
 	})
 	if err != nil {
 		return s.far(err, "%d schedules were read", sum.Schedules)

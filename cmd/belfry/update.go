@@ -70,15 +70,15 @@ revision with -o json. A run changes the revision, too.`,
 			return c.printJSON(u)
 		}
 		return c.printText("timer", u.Timer.Timer.String(), "id", u.Timer.ID, "source", u.Timer.Source, "schedule", f.recurrence.describe(ctx, s, u.Timer.Timer, schedule),
-			"revision", strconv.FormatUint(u.Timer.Revision, 10), "before", showTimes(u.Before), "after", showTimes(u.After))
+			"revision", strconv.FormatUint(u.Timer.Revision, 10), "before", c.showTimes(u.Before), "after", c.showTimes(u.After))
 	})
 }
 
 // showTimes formats times in one line.
-func showTimes(times []time.Time) string {
+func (c *cli) showTimes(times []time.Time) string {
 	all := make([]string, len(times))
 	for i, t := range times {
-		all[i] = showTime(t)
+		all[i] = c.zone.show(t)
 	}
 	return strings.Join(all, " ")
 }
