@@ -322,4 +322,4 @@ func firstWords(text string) (all []string) {
 	return all
 }
 
-var timeWord = regexp.MustCompile(`^(\d{4}-\d\d-\d\dT\S+|\d\d:\d\d:\d\d\.\d+)$`)
+var timeWord = regexp.MustCompile(`^(\d{4}-\d\d-\d\dT\S+|\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d))$`)

@@ -481,7 +481,7 @@ func (l *listener) write(line *callbackLine) error {
 	if l.c.json() {
 		return l.c.printJSON(line)
 	}
-	t := table{l.c.out, []int{12, 9, 7, 6, 20, 16}}
+	t := table{l.c.out, []int{l.c.zone.clockWidth(), 9, 7, 6, 20, 16}}
 	columns := len(listenColumns) - 1 + count(l.payload)
 	if !l.started {
 		l.started = true

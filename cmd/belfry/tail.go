@@ -94,7 +94,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		defer cancel()
 		_ = js.DeleteConsumer(ctx, schemas.StreamFired, cons.CachedInfo().Name)
 	}()
-	t := table{c.out, []int{12, 9, schemas.TimerIDLength, 12, 20, 16}}
+	t := table{c.out, []int{c.zone.clockWidth(), 9, schemas.TimerIDLength, 12, 20, 16}}
 	if !c.json() {
 		if err := t.row("FIRED", "LATE", "TIMER", "SERVICE", "ID", "TYPE", "DATA"); err != nil {
 			return err

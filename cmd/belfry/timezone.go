@@ -58,10 +58,13 @@ func (z *zone) text(rfc3339 string) string {
 // clock formats the time of day with milliseconds and the zone's offset.
 func (z *zone) clock(t time.Time) string { return t.In(z.location()).Format("15:04:05.000Z07:00") }
 
-// width is the number of characters of a time in a column: RFC 3339 with Z, or with an offset.
-func (z *zone) width() int {
+// width is the number of characters of show, and clockWidth that of clock: the time ends in Z or in an
+// offset.
+func (z *zone) width() int { return len("2026-01-02") + 1 + z.clockWidth() }
+
+func (z *zone) clockWidth() int {
 	if z.location() == time.UTC {
-		return 24
+		return len("15:04:05.000Z")
 	}
-	return 29
+	return len("15:04:05.000+01:00")
 }
