@@ -1,7 +1,7 @@
 // Package testsize decides how much of a long test runs:
 //
-//	go test -short ./...             a brief run of every package, for two cores at most a minute
-//	go test ./...                    what a change needs, for two cores at most six minutes
+//	go test -short ./...             a brief run of every package
+//	go test ./...                    what a change needs
 //	BELFRY_TESTS=all go test ./...   every test at full length, as .ci/run does
 //
 // A test that does less than all says so in its log, or in the reason of its skip. Under the race detector, which makes a
