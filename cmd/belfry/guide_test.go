@@ -68,6 +68,7 @@ func TestGuides(t *testing.T) {
 	for file, blocks := range byFile {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
+			doctest.GiveTo(t, blocks)
 			dir := t.TempDir()
 			var args []string
 			for _, b := range blocks {

@@ -135,6 +135,19 @@ func Blocks(t testing.TB, test string) []*Block {
 	return mine
 }
 
+// GiveTo gives blocks to a subtest. If the subtest is skipped, it need not run them.
+func GiveTo(sub testing.TB, blocks []*Block) {
+	sub.Helper()
+	sub.Cleanup(func() {
+		if !sub.Skipped() {
+			return
+		}
+		for _, b := range blocks {
+			b.used = true
+		}
+	})
+}
+
 // onlyPart reports whether go test runs a part of the subtests only.
 func onlyPart() bool {
 	f := flag.Lookup("test.run")
