@@ -208,10 +208,7 @@ func number(n int) string {
 
 // showTime formats a time as the API does, and the zero time as "".
 func showTime(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return schemas.FormatTime(t.UnixMilli())
+	return new(zone).show(t)
 }
 
 // attemptLine describes one attempt of the callback.

@@ -260,13 +260,15 @@ type previewLine struct {
 	Due     string            `json:"due,omitempty"`
 	Skipped bool              `json:"skipped,omitempty"`
 	Why     []calendar.Reason `json:"why"`
+
+	run schemas.PreviewRun // for text, which has the times in the zone of --time-zone
 }
 
 // previewLines returns the lines of a preview.
 func previewLines(reply schemas.PreviewReply) []previewLine {
 	var lines []previewLine
 	for _, r := range reply.Runs {
-		line := previewLine{At: showTime(r.At), Local: r.Local, Due: showTime(r.Due), Skipped: r.Skipped, Why: []calendar.Reason{}}
+		line := previewLine{At: showTime(r.At), Local: r.Local, Due: showTime(r.Due), Skipped: r.Skipped, Why: []calendar.Reason{}, run: r}
 		for _, w := range r.Why {
 			line.Why = append(line.Why, calendar.Reason{Code: calendar.Code(w.Code), Text: w.Text})
 		}
@@ -311,7 +313,7 @@ func (c *cli) previewPage(reply schemas.PreviewReply, lines []previewLine, jitte
 		number, due := "-", "-"
 		if !o.Skipped {
 			runs++
-			number, due = fmt.Sprint(runs), c.zone.text(o.Due)
+			number, due = fmt.Sprint(runs), c.zone.show(o.run.Due)
 		}
 		var why []string
 		if o.Skipped {
@@ -320,7 +322,7 @@ func (c *cli) previewPage(reply schemas.PreviewReply, lines []previewLine, jitte
 		for _, r := range o.Why {
 			why = append(why, r.String())
 		}
-		cells := []any{number, c.zone.text(o.At), due, o.Local, strings.Join(why, "; ")}
+		cells := []any{number, c.zone.show(o.run.At), due, o.Local, strings.Join(why, "; ")}
 		if !jitter {
 			cells = append(cells[:2], cells[3:]...)
 		}

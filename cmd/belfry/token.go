@@ -127,7 +127,7 @@ func (c *cli) printTokens(tokens []token.Token) error {
 		if info := describeToken(&tokens[i]); c.json() {
 			err = c.printJSON(info)
 		} else {
-			info.Expires = c.zone.text(info.Expires)
+			info.Expires = c.zone.show(tokens[i].Expires)
 			if info.Expired {
 				info.Expires += " (expired)"
 			}
