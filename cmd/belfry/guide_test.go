@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/doctest"
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/tcptest"
@@ -126,8 +127,8 @@ func TestGettingStarted(t *testing.T) {
 func startService(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "order")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../examples/order").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := buildtest.Program(program, "github.com/belfryio/belfry/examples/order"); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, program)

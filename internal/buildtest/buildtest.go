@@ -59,7 +59,7 @@ func keep(pkg string, args []string) (path string, unlock func(), err error) {
 			return "", nil, errNotKept
 		}
 	}
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		return "", nil, err
 	}
@@ -91,7 +91,8 @@ func clean(folder string) {
 	}
 }
 
-func moduleRoot() (string, error) {
+// ModuleRoot returns the nearest folder, from the current one upwards, that has a go.mod.
+func ModuleRoot() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {

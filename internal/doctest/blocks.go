@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/buildtest"
 )
 
 // Block is a fenced code block of a Markdown file.
@@ -47,17 +49,11 @@ func (b *Block) Commands() (commands, shown []string) {
 // Root returns the root of the module: the nearest folder above the test's that has a go.mod.
 func Root(t testing.TB) string {
 	t.Helper()
-	dir, err := os.Getwd()
+	root, err := buildtest.ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for ; filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-	}
-	t.Fatal("no folder above the test has a go.mod")
-	return ""
+	return root
 }
 
 // documents are the patterns of the files whose blocks need a test.

@@ -17,7 +17,7 @@ func Curl(t *testing.T, line string) (method, path, body string, header []string
 	if !ok {
 		t.Fatalf("%q is not a curl command", line)
 	}
-	words := Words(args)
+	all := words(args)
 	method = "GET"
 	send := func(data, kind string) {
 		body = data
@@ -28,35 +28,35 @@ func Curl(t *testing.T, line string) (method, path, body string, header []string
 			header = append(header, "Content-Type", kind)
 		}
 	}
-	for i := 0; i < len(words); i++ {
-		switch words[i] {
+	for i := 0; i < len(all); i++ {
+		switch all[i] {
 		case "-X":
 			i++
-			method = words[i]
+			method = all[i]
 		case "-H":
 			i++
-			name, value, _ := strings.Cut(words[i], ": ")
+			name, value, _ := strings.Cut(all[i], ": ")
 			header = append(header, name, value)
 		case "-d", "--data-binary":
 			i++
-			send(words[i], "application/x-www-form-urlencoded")
+			send(all[i], "application/x-www-form-urlencoded")
 		case "--json":
 			i++
-			send(words[i], "application/json")
+			send(all[i], "application/json")
 		default:
-			path, ok = strings.CutPrefix(words[i], api)
+			path, ok = strings.CutPrefix(all[i], api)
 			if !ok {
-				t.Fatalf("%s: unknown argument %q", line, words[i])
+				t.Fatalf("%s: unknown argument %q", line, all[i])
 			}
 		}
 	}
 	return method, path, body, header
 }
 
-// Words returns the words of a command line, quoted with ' or ", or not.
-func Words(line string) (words []string) {
+// words returns the words of a command line, quoted with ' or ", or not.
+func words(line string) (all []string) {
 	for _, w := range regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`).FindAllString(line, -1) {
-		words = append(words, strings.Trim(w, `'"`))
+		all = append(all, strings.Trim(w, `'"`))
 	}
-	return words
+	return all
 }

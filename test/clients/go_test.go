@@ -17,6 +17,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -140,8 +141,8 @@ type example struct {
 func start(t *testing.T, env []string, name string) *example {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, root+"/examples/"+name).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := buildtest.Program(binary, "github.com/belfryio/belfry/examples/"+name); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &example{cmd: exec.CommandContext(ctx, binary)}
