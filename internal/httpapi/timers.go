@@ -59,21 +59,24 @@ func (q *request) body(limit int) ([]byte, error) {
 			return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: codeMediaType, Field: "Content-Encoding", Detail: "send the body without Content-Encoding: it would be stored as it is"}
 		}
 	}
-	tooLarge := schemas.Errorf(schemas.CodeTooLarge, "the body has more than %d bytes, the limit: send a reference to large data instead", limit)
 	if q.ContentLength > int64(limit) {
-		return nil, tooLarge // nothing of it is read
+		return nil, bodyTooLarge(limit) // nothing of it is read
 	}
 	q.place.leave()
 	b, err := readAll(&bodyReader{http.MaxBytesReader(q.w, q.Body, int64(limit)), &q.place}, q.ContentLength)
 	switch _, large := errors.AsType[*http.MaxBytesError](err); {
 	case large:
-		return nil, tooLarge
+		return nil, bodyTooLarge(limit)
 	case schemas.CodeOf(err) == schemas.CodeUnavailable:
 		return nil, err
 	case err != nil:
 		return nil, badRequest("the body cannot be read: %w", err)
 	}
 	return b, q.place.enter()
+}
+
+func bodyTooLarge(limit int) error {
+	return schemas.Errorf(schemas.CodeTooLarge, "the body has more than %d bytes, the limit: send a reference to large data instead", limit)
 }
 
 // firstBuffer is the size of the first buffer of a body, in bytes.
