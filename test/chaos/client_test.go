@@ -397,10 +397,11 @@ func (c *client) open(ctx context.Context, ended ...schemas.State) (timers []sch
 	if err != nil {
 		return nil, 0, err
 	}
-	for cursor := ""; ; {
+	begun, pages := time.Now(), 0
+	for cursor := ""; ; pages++ {
 		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", fmt.Appendf(nil, `{"state":%s,"limit":500,"cursor":%q}`, states, cursor))
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, fmt.Errorf("list after %d pages in %s: %w", pages, time.Since(begun).Round(time.Millisecond), err)
 		}
 		var page schemas.ListReply
 		if err := decode(m, &page); err != nil {
@@ -413,7 +414,7 @@ func (c *client) open(ctx context.Context, ended ...schemas.State) (timers []sch
 	}
 	s, err := c.js.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("the state of %s after %d pages in %s: %w", schemas.StreamAdd, pages, time.Since(begun).Round(time.Millisecond), err)
 	}
 	return timers, int(s.CachedInfo().State.Msgs), nil
 }
