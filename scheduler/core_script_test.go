@@ -50,7 +50,7 @@ import (
 // [moves=N] [added=T].
 //
 // A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T] [end=T]
-// [callback] [state=S]; it was added at the start of the script. With the word claimed it has
+// [callback] [state=S] [moves=N]; it was added at the start of the script. With the word claimed it has
 // what its last claim in the script wrote, with last-epoch=N as if that owner had made the
 // claim. Its run N is called id/N.
 func TestCoreScripts(t *testing.T) {
