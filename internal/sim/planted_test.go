@@ -105,10 +105,6 @@ var seedMutants = []mutant{
 	{"a count misses the changes that come by the tail", "scheduler/recount.go", "\t\tif change.pending {\n\t\t\tn++", "\t\tif change.pending {\n\t\t\tn += 0", 300, ""},
 
 	// Bugs that this simulation has found in Belfry.
-	{"a reread record moves the tail", "scheduler/core.go", "return min(first.pin-1, k.tailSeen)", "return first.pin - 1", 2000, ""},
-	{"what holds the tail is out of order", "scheduler/core.go", "p.entries[i-1].pin > seq", "p.entries[i-1].pin < 0", 3000, ""},
-	{"a scan does not hold the tail", "scheduler/readahead.go", "pin = t.Rev\n\t}\n\tk.onRecord", "pin = 0\n\t}\n\tk.onRecord", 3000, ""},
-	{"a newer record does not hold the tail", "scheduler/core.go", "if e.pin == 0 && rev != 0 {\n\t\tk.pins.add(e, rev)", "if e.pin == 0 && rev == 0 {\n\t\tk.pins.add(e, rev)", 4000, ""},
 	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now && !e.woken() {", "if false {", 1000, ""},
 	{"late adds are not audited", "scheduler/fire.go", "passed := e.pin != 0 && e.rec.DueMs", "passed := e.pin < 0 && e.rec.DueMs", 300, ""},
@@ -119,7 +115,6 @@ var seedMutants = []mutant{
 	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refused() != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refused() == \"never\" {\n\t\treturn deadTarget(e)", 1000, ""},
 	{"a callback's result drops the history", "scheduler/fire.go", "if r.Extended() {", "if false {", 60, ""},
 	{"an attempt takes the place of the one before", "schemas/attempt.go", "len(keep)-MaxKeptAttempts+1)", "len(keep))", 60, ""},
-	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000, ""},
 }
 
 // scheduleMutants are found by seeds with schedules.
@@ -167,7 +162,6 @@ var scheduleMutants = []mutant{
 	{"an update drops the excluded dates that have passed", "internal/recurrence/operations.go", "\t\tp.passAll(s, nowMs)\n", "", 1200, ""},
 	{"an update of a run whose date has been excluded drops its times", "internal/recurrence/exclude.go", "n < maxPasses && !t.follow(); n++", "n < maxPasses && !t.pass(t.undecided(), true); n++", 300, ""},
 	{"an update gives nominal times of a pause an overdue event", "internal/recurrence/operations.go", "if !paused && s.NextMs != 0 {\n\t\t\t\tp.expect(", "if s.NextMs != 0 {\n\t\t\t\tp.expect(", 60, ""},
-	{"a ready entry is replaced by two revisions", "scheduler/core.go", "if n := e.newer(); n != nil && n.Rev <= rev {", "if n := e.newer(); n != nil && rev == 0 {", 4000, ""},
 }
 
 // flowMutants are found by TestFlow.
