@@ -20,6 +20,9 @@ type CoreConfig struct {
 	// MaxLoaded is the number of entries that stops the read-ahead. The tail stops at twice
 	// that number. MaxInflight is the number of writes in flight that stops claims.
 	MaxLoaded, MaxInflight int
+	// FirstInflight is that number after a moment without writes in flight. Each claim that
+	// is stored raises it by one, up to MaxInflight. 0 stands for MaxInflight. See claimWindow.
+	FirstInflight int
 	// SweepMs is the sweeper's distance behind the low watermark. A record for a tick
 	// further back gets a new index entry, because the sweeper has passed its tick.
 	SweepMs int64
@@ -165,6 +168,7 @@ type Core struct {
 	toPrepare   []*entry // schedules whose next due time has no index entry yet
 	preparing   int      // such index entries in flight
 	inflight    int      // writes, publishes and rereads in flight
+	window      claimWindow
 
 	// startWatermark and startApplied are the position from which this term resumed; resumed
 	// has the runs of earlier owners that it has completed or is completing.
@@ -201,6 +205,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
 		watermark:   watermark, tailSeen: c.Tail,
+		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),

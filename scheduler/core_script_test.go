@@ -193,7 +193,7 @@ func (s *coreScript) own(t *testing.T, d *datadriven.TestData) string {
 	cfg := scheduler.CoreConfig{
 		Geometry:  schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000},
 		HorizonMs: s.time(t, d, "horizon", scriptStartMs+10_000) - scriptStartMs, ScanBehindMs: 60_000,
-		MaxLoaded: 100, MaxInflight: int(s.number(t, d, "max-inflight", 10)), SweepMs: 600_000,
+		MaxLoaded: 100, MaxInflight: int(s.number(t, d, "max-inflight", 10)), FirstInflight: int(s.number(t, d, "first-inflight", 0)), SweepMs: 600_000,
 		Retention: time.Duration(s.time(t, d, "retention", scriptStartMs+3600_000)-scriptStartMs) * time.Millisecond,
 	}
 	c := store.Clock{

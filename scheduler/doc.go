@@ -74,7 +74,8 @@
 //   - A service with many due timers does not delay another: due entries wait in a queue per
 //     service, and the queues are served round robin.
 //   - Every queue is bounded: entries by MaxLoaded (the read-ahead stops, then the tail),
-//     writes in flight by MaxInflight.
+//     writes in flight by MaxInflight. The claims of a burst begin with few in flight; see
+//     claimwindow.go.
 //
 // # Failures
 //

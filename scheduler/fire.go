@@ -9,7 +9,7 @@ import (
 )
 
 // fire moves due entries from the wheel to the fair queue, repeats failed steps, and claims
-// entries until MaxInflight writes are in flight.
+// entries while the claim window permits it.
 func (k *Core) fire() {
 	if k.paused {
 		return
@@ -40,7 +40,10 @@ func (k *Core) fire() {
 	if len(k.toPrepare) > 0 {
 		k.prepareSome()
 	}
-	for k.inflight < k.cfg.MaxInflight {
+	if k.inflight == 0 {
+		k.window.reset()
+	}
+	for k.inflight < k.window.size {
 		e := k.ready.pop()
 		if e == nil {
 			break
@@ -116,9 +119,11 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	}
 	switch {
 	case ev.Err == nil && e.rec.Schedule != nil:
+		k.window.grow()
 		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
 		e.rev, e.fails = ev.Rev, 0
+		k.window.grow()
 		k.claimed(e)
 		k.publish(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
