@@ -199,7 +199,7 @@ func (s *Service) bulkDead(ctx context.Context, q *schemas.BulkDeadRequest, verb
 	dq := store.DeadQuery{Sequence: q.Sequence, ErrorCode: q.ErrorCode}
 	switch {
 	case q.TimerRef == (schemas.TimerRef{}) && q.Service == "" && q.Sequence == 0 && len(q.Sequences) == 0 && q.ErrorCode == "":
-		return page, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters by timer (timer, or id and source), service, sequence, sequences or errorcode")
+		return page, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters by timer (timer, or id and source), service, sequence, sequences or error_code")
 	case q.Sequence != 0 && len(q.Sequences) > 0:
 		return page, schemas.Errorf(schemas.CodeBadRequest, "give either sequence or sequences")
 	case len(q.Sequences) > schemas.MaxBulkSequences:
@@ -346,7 +346,7 @@ func (s *Service) BulkDiscard(ctx context.Context, q schemas.BulkDeadRequest, fr
 		if err := s.o.Store.DeadDelete(ctx, l.raw.Sequence); err != nil {
 			return err
 		}
-		e := s.o.Log.Info().Uint64("sequence", l.raw.Sequence).Stringer("timer", l.info.Timer).Str("service", schemas.ServiceOfSubject(l.raw.Subject)).Str("errorcode", l.info.ErrorCode)
+		e := s.o.Log.Info().Uint64("sequence", l.raw.Sequence).Stringer("timer", l.info.Timer).Str("service", schemas.ServiceOfSubject(l.raw.Subject)).Str("error_code", l.info.ErrorCode)
 		callerFields(e, by).Msg("dead letter discarded")
 		return nil
 	})

@@ -77,7 +77,7 @@ func TestBulkCancel(t *testing.T) {
 	f.op("schedule.pause", "a1", "")
 	const filter = `"service":"mail","group":"g","by":"anna","limit":2`
 	want := []string{"a0", "a1", "a2", "a3", "a4", "a5", "a6"}
-	dry, ids := f.pages("bulk.cancel", filter+`,"dryrun":true`)
+	dry, ids := f.pages("bulk.cancel", filter+`,"dry_run":true`)
 	if dry.Matched != 7 || dry.Done != 0 || dry.Refused != 0 || !slices.Equal(ids, want) {
 		t.Errorf("the dry run has %+v of %s", dry, ids)
 	}
@@ -112,7 +112,7 @@ func TestBulkReschedule(t *testing.T) {
 	f.fill("s", 1, `"timerevery":"1h","timersvc":"mail","timergroup":"g"`)
 	before := f.op("get", "s0", "").Schedule.Next
 	const filter = `"service":"mail","limit":2,"after":"3h"`
-	if dry, _ := f.pages("bulk.reschedule", filter+`,"dryrun":true`); dry.Matched != 9 || dry.Done != 0 {
+	if dry, _ := f.pages("bulk.reschedule", filter+`,"dry_run":true`); dry.Matched != 9 || dry.Done != 0 {
 		t.Errorf("the dry run has %+v", dry)
 	}
 	sum, _ := f.pages("bulk.reschedule", filter)
@@ -154,14 +154,14 @@ func TestBulkRequests(t *testing.T) {
 		{"bulk.cancel", `{"service":"a.b"}`, "must be 1 to"},
 		{"bulk.cancel", `{"service":"mail","limit":201}`, "it must be 1 to 200"},
 		{"bulk.cancel", `{"service":"mail","cursor":"x"}`, "was not returned by list"},
-		{"bulk.cancel", `{"service":"mail","dry_run":true}`, "unknown field"},
+		{"bulk.cancel", `{"service":"mail","dryrun":true}`, "unknown field"},
 		{"bulk.reschedule", `{"service":"mail"}`, "either at or after"},
 		{"bulk.reschedule", `{"service":"mail","after":"1h","state":["retrying"]}`, "state retrying cannot be selected"},
 		{"bulk.reschedule", `{"service":"mail","after":"1h","schedule":true}`, "update it"},
 		{"bulk.reschedule", `{"service":"mail","after":"1h","cursor":"0.1"}`, "was not returned by bulk.reschedule"},
 		{"bulk.reschedule", `{"service":"mail","after":"1h","cursor":"9223372036854775807/0.1"}`, "was not returned by bulk.reschedule"},
 		{"bulk.replay", `{}`, "select the dead letters"},
-		{"bulk.discard", `{"dryrun":true}`, "select the dead letters"},
+		{"bulk.discard", `{"dry_run":true}`, "select the dead letters"},
 		{"bulk.discard", `{"service":"mail","cursor":"17"}`, "was not returned by bulk.discard"},
 		{"bulk.discard", `{"service":"mail","limit":-1}`, "it must be 1 to 200"},
 		{"service.list", `{"limit":1001}`, "it must be 1 to 1000"},
@@ -311,15 +311,15 @@ func TestBulkDiscard(t *testing.T) {
 		return reply
 	}
 	discard(`{"service":"none"}`, 0)
-	discard(`{"errorcode":"timeout"}`, 0)
+	discard(`{"error_code":"timeout"}`, 0)
 	discard(`{"sequence":99}`, 0)
-	all := discard(`{"service":"mail","dryrun":true}`, 4)
+	all := discard(`{"service":"mail","dry_run":true}`, 4)
 	if all.Done != 0 || all.Dead[0].Timer != ids[0] || f.letters() != 4 {
 		t.Errorf("the dry run has %+v", all)
 	}
 	last := all.Dead[3].Sequence
 	discard(fmt.Sprintf(`{"sequence":%d}`, last-1), 0) // a part of the damaged letter
-	if page := discard(`{"errorcode":"http","dryrun":true,"limit":3}`, 3); page.Cursor == "" {
+	if page := discard(`{"error_code":"http","dry_run":true,"limit":3}`, 3); page.Cursor == "" {
 		t.Error("a page that is not the last has no cursor")
 	}
 	if reply := discard(fmt.Sprintf(`{"timer":%q,"by":"anna"}`, ids[0]), 1); reply.Done != 1 || reply.Dead[0].ID != "a" {

@@ -36,7 +36,7 @@ func TestBulkReplayRate(t *testing.T) {
 	for i, id := range names {
 		f.dead(id, 3, i%2 == 0)
 	}
-	if sum, _, _ := f.deadPages("bulk.replay", `"service":"mail","rate":"1/h","limit":2,"dryrun":true`); sum.Matched != 5 || f.letters() != 5 {
+	if sum, _, _ := f.deadPages("bulk.replay", `"service":"mail","rate":"1/h","limit":2,"dry_run":true`); sum.Matched != 5 || f.letters() != 5 {
 		t.Errorf("the dry run has %+v", sum)
 	}
 	before := time.Now()
@@ -77,7 +77,7 @@ func TestBulkSequences(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		f.dead(id, 3, true)
 	}
-	_, all, _ := f.deadPages("bulk.discard", `"service":"mail","dryrun":true`)
+	_, all, _ := f.deadPages("bulk.discard", `"service":"mail","dry_run":true`)
 	list := func(from ...int) string {
 		var texts []string
 		for _, i := range from {
@@ -92,7 +92,7 @@ func TestBulkSequences(t *testing.T) {
 		return ids
 	}
 	const page = `,"limit":2`
-	if sum, letters, _ := f.deadPages("bulk.discard", `"dryrun":true,"sequences":`+list(5, 1, 3, 1)+page); sum.Matched != 3 || sum.Done != 0 || len(letters) != 3 {
+	if sum, letters, _ := f.deadPages("bulk.discard", `"dry_run":true,"sequences":`+list(5, 1, 3, 1)+page); sum.Matched != 3 || sum.Done != 0 || len(letters) != 3 {
 		t.Errorf("the dry run has %+v of %s", sum, names(letters))
 	}
 	if sum, letters, _ := f.deadPages("bulk.discard", `"sequences":`+list(5, 1, 3, 1)+page); sum.Done != 3 || !slices.Equal(names(letters), []string{"b", "d", "f"}) {

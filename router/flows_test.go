@@ -56,7 +56,7 @@ func TestFlowLimits(t *testing.T) {
 	if st := f.flowOf(key); st.Limit != nil || len(st.Keys) != 1 || st.Keys[0].Waiting != 0 {
 		t.Errorf("without a limit: %+v", st)
 	}
-	dry := f.flow("set", `{"key":"api.example.com","rate":"100/1m","dryrun":true}`)
+	dry := f.flow("set", `{"key":"api.example.com","rate":"100/1m","dry_run":true}`)
 	if dry.Limit == nil || dry.Limit.Rate != "100/1m" || dry.Limit.Burst != 2 || dry.Limit.Revision != 0 || f.flowOf(key).Limit != nil {
 		t.Errorf("a dry run: %+v", dry)
 	}
@@ -310,14 +310,14 @@ func TestWhyOfWaitingTimer(t *testing.T) {
 	if st := f.flowOf("api"); len(st.Keys) != 1 || st.Keys[0].Waiting != 1 {
 		t.Errorf("the key: %+v, want one waiting event", st)
 	}
-	if r := f.flow("set", `{"key":"api","rate":"1/1s","dryrun":true}`); r.Waiting != 1 || !r.Drained.IsZero() {
+	if r := f.flow("set", `{"key":"api","rate":"1/1s","dry_run":true}`); r.Waiting != 1 || !r.Drained.IsZero() {
 		t.Errorf("a dry run while it is paused: %+v, want one waiting event and no end", r)
 	}
 	f.flow("resume", `{"key":"api"}`)
 	if st := f.flowOf("api"); st.Keys[0].Drained.UnixMilli() < slot {
 		t.Errorf("the key: %+v, want it drained at its last slot", st)
 	}
-	if r := f.flow("set", `{"key":"api","rate":"1/1s","dryrun":true}`); r.Waiting != 1 || r.Drained.IsZero() {
+	if r := f.flow("set", `{"key":"api","rate":"1/1s","dry_run":true}`); r.Waiting != 1 || r.Drained.IsZero() {
 		t.Errorf("a dry run: %+v, want one waiting event and the end", r)
 	}
 }

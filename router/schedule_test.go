@@ -452,7 +452,7 @@ func TestBackfill(t *testing.T) {
 	for _, c := range []struct {
 		more string
 		want []int
-	}{{`,"dryrun":true`, []int{1, 2, 5}}, {`,"dryrun":true,"again":true`, []int{1, 2, 3, 4, 5}}} {
+	}{{`,"dry_run":true`, []int{1, 2, 5}}, {`,"dry_run":true,"again":true`, []int{1, 2, 3, 4, 5}}} {
 		var reply schemas.BackfillReply
 		if code, text := f.answer("schedule.backfill", []byte("{"+period+c.more+"}"), &reply); code != "" {
 			t.Fatal(code, text)

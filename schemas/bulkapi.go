@@ -23,7 +23,7 @@ type BulkRequest struct {
 	// Schedule is as in ListRequest.
 	Schedule *bool `json:"schedule,omitempty"`
 	// DryRun changes nothing. The answer has the timers that the filter selects.
-	DryRun bool   `json:"dryrun,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty"`
 	By     string `json:"by,omitempty"`     // as in CancelRequest
 	Limit  int    `json:"limit,omitempty"`  // timers of the page: 1 to MaxBulk; 0 for DefaultBulk
 	Cursor string `json:"cursor,omitempty"` // that of the previous page
@@ -88,12 +88,12 @@ type BulkDeadRequest struct {
 	// Sequences selects dead letters by their sequences, at most MaxBulkSequences; not with Sequence.
 	Sequences []uint64 `json:"sequences,omitempty"`
 	// ErrorCode selects those with this reason; see DeadInfo.ErrorCode.
-	ErrorCode string `json:"errorcode,omitempty"`
+	ErrorCode string `json:"error_code,omitempty"`
 	// Rate spreads the calls of a replay, such as 10/s or 100/m: the due times of the letters of all
 	// pages follow each other at this rate. Without a rate all are due at once. Only for replay.
 	Rate string `json:"rate,omitempty"`
 	// DryRun changes nothing. The answer has the dead letters that the filter selects.
-	DryRun bool   `json:"dryrun,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty"`
 	By     string `json:"by,omitempty"`     // as in CancelRequest
 	Limit  int    `json:"limit,omitempty"`  // dead letters of the page: 1 to MaxBulk; 0 for DefaultBulk
 	Cursor string `json:"cursor,omitempty"` // that of the previous page

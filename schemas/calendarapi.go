@@ -16,7 +16,7 @@ type CalendarPutRequest struct {
 	// Revision is the revision that the calendar must have; 0 for any.
 	Revision uint64 `json:"revision,omitempty"`
 	// DryRun only counts the schedules whose next runs would move.
-	DryRun bool   `json:"dryrun,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty"`
 	By     string `json:"by,omitempty"`
 }
 

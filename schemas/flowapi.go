@@ -41,7 +41,7 @@ type FlowSetRequest struct {
 	// Revision is the revision that the limit must have; 0 for any.
 	Revision uint64 `json:"revision,omitempty"`
 	// DryRun stores nothing. The answer has the effect of the limit.
-	DryRun bool   `json:"dryrun,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty"`
 	By     string `json:"by,omitempty"`
 }
 
@@ -94,9 +94,9 @@ type FlowLimitInfo struct {
 	Circuit *int `json:"circuit,omitempty"`
 	Paused  bool `json:"paused,omitempty"`
 	// PauseNote, PausedAt and PausedBy are the reason, the time and the caller of a pause.
-	PauseNote string    `json:"pausenote,omitempty"`
-	PausedAt  time.Time `json:"pausedat,omitzero"`
-	PausedBy  string    `json:"pausedby,omitempty"`
+	PauseNote string    `json:"pause_note,omitempty"`
+	PausedAt  time.Time `json:"paused_at,omitzero"`
+	PausedBy  string    `json:"paused_by,omitempty"`
 	// Changed is the time of the last change, and By says who made it.
 	Changed time.Time `json:"changed,omitzero"`
 	By      string    `json:"by,omitempty"`
@@ -111,7 +111,7 @@ type FlowLimitInfo struct {
 // FlowTarget is the rate that a target allows in the webhook handshake.
 type FlowTarget struct {
 	// PerMinute is the number of calls a minute.
-	PerMinute int `json:"perminute"`
+	PerMinute int `json:"per_minute"`
 	// URL is the target that allows no more, without query and credentials.
 	URL string `json:"url"`
 	// Asked is the time of the answer. Until is the time at which the rate ends, unless the target is
@@ -145,7 +145,7 @@ type FlowKeyInfo struct {
 	Key string `json:"key"`
 	// InFlight is the number of permits for calls that nodes hold; only with a limit on
 	// parallel calls.
-	InFlight int `json:"inflight"`
+	InFlight int `json:"in_flight"`
 	// Waiting is the number of events that wait for their call. Partial is true if there was no
 	// time to count all.
 	Waiting int  `json:"waiting"`
@@ -173,7 +173,7 @@ type FlowHoldInfo struct {
 	// which the next may begin.
 	Open      time.Time `json:"open,omitzero"`
 	Probes    int       `json:"probes,omitempty"`
-	NextProbe time.Time `json:"nextprobe,omitzero"`
+	NextProbe time.Time `json:"next_probe,omitzero"`
 	// Reason is the answer, or the error, that stopped the calls.
 	Reason string `json:"reason,omitempty"`
 	// Changed is the time of the last change. By is the node that made it, or the caller of a reset.

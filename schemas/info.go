@@ -47,7 +47,7 @@ type TimerInfo struct {
 	Outcome *OutcomeInfo `json:"outcome,omitempty"`
 	// LastAttempts holds the last attempts, oldest first, at most MaxKeptAttempts.
 	// List leaves them out.
-	LastAttempts []AttemptInfo `json:"lastattempts,omitempty"`
+	LastAttempts []AttemptInfo `json:"last_attempts,omitempty"`
 	// History holds the last control operations, oldest first.
 	History []OperationInfo `json:"history,omitempty"`
 	// Flow is set while the timer waits for a slot of its flow key; the state is then retrying.
@@ -55,7 +55,7 @@ type TimerInfo struct {
 	// Order is set for a timer with an ordering key.
 	Order *OrderInfo `json:"order,omitempty"`
 	// PauseNote is the note of a pause.
-	PauseNote string `json:"pausenote,omitempty"`
+	PauseNote string `json:"pause_note,omitempty"`
 	// Schedule is set for a schedule. Scheduled is then the next nominal time, or the last one
 	// if none is left, Due the time at which Belfry acts on the schedule next, and Run the
 	// number of the next run.
@@ -279,8 +279,8 @@ type DeadInfo struct {
 	Scheduled time.Time `json:"scheduled,omitzero"` // zero if the dead letter cannot be decoded
 	Died      time.Time `json:"died"`
 	Attempts  uint32    `json:"attempts"`
-	ErrorCode string    `json:"errorcode"`
-	ErrorData string    `json:"errordata,omitempty"`
+	ErrorCode string    `json:"error_code"`
+	ErrorData string    `json:"error_data,omitempty"`
 	// Host is the host of an HTTP callback, in lower case and with its port if the URL has one; empty for
 	// other callbacks, for a path below the base URL of the service, and if the callback cannot be decrypted.
 	Host string `json:"host,omitempty"`
@@ -310,7 +310,7 @@ type RejectedInfo struct {
 	// Sequence is the stream sequence in TIMERS_REJECTED; AddSequence is the stream
 	// sequence that the add had in TIMERS_ADD.
 	Sequence    uint64    `json:"sequence"`
-	AddSequence uint64    `json:"addsequence,omitempty"`
+	AddSequence uint64    `json:"add_sequence,omitempty"`
 	Rejected    time.Time `json:"rejected"` // time of the rejection
 	Code        Code      `json:"code"`
 	Error       string    `json:"error"`
@@ -323,7 +323,7 @@ type RejectedInfo struct {
 	ID     string `json:"id,omitempty"`
 	// DataBytes is the size of the stored data; Data is its start as text, at most
 	// MaxRejectedData bytes.
-	DataBytes int    `json:"databytes"`
+	DataBytes int    `json:"data_bytes"`
 	Data      string `json:"data,omitempty"`
 }
 

@@ -42,7 +42,7 @@ func (t *TimerInfo) Append(b []byte) []byte {
 		b = t.Outcome.append(append(b, `,"outcome":`...))
 	}
 	for i := range t.LastAttempts {
-		b = append(b, [...]string{`,"lastattempts":[`, `,`}[min(i, 1)]...)
+		b = append(b, [...]string{`,"last_attempts":[`, `,`}[min(i, 1)]...)
 		b = t.LastAttempts[i].append(b)
 	}
 	if len(t.LastAttempts) > 0 {
@@ -68,7 +68,7 @@ func (t *TimerInfo) Append(b []byte) []byte {
 	if o := t.Order; o != nil {
 		b = appendValue(append(b, `,"order":`...), o)
 	}
-	b = appendOptional(b, `,"pausenote":`, t.PauseNote)
+	b = appendOptional(b, `,"pause_note":`, t.PauseNote)
 	if t.Schedule != nil {
 		b = appendValue(append(b, `,"schedule":`...), t.Schedule)
 	}

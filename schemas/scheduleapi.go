@@ -210,7 +210,7 @@ type BackfillRequest struct {
 	Again bool `json:"again,omitempty"`
 	Allow bool `json:"allow,omitempty"`
 	// DryRun changes nothing and answers with the nominal times.
-	DryRun bool   `json:"dryrun,omitempty"`
+	DryRun bool   `json:"dry_run,omitempty"`
 	By     string `json:"by,omitempty"`
 }
 

@@ -25,7 +25,7 @@ func (l FlowLimitInfo) MarshalJSON() ([]byte, error) {
 	type plain FlowLimitInfo
 	return marshal(struct {
 		plain
-		PausedAt milliTime `json:"pausedat,omitzero"`
+		PausedAt milliTime `json:"paused_at,omitzero"`
 		Changed  milliTime `json:"changed,omitzero"`
 	}{plain(l), milliTime(l.PausedAt), milliTime(l.Changed)})
 }
@@ -57,7 +57,7 @@ func (h FlowHoldInfo) MarshalJSON() ([]byte, error) {
 		plain
 		Until     milliTime `json:"until,omitzero"`
 		Open      milliTime `json:"open,omitzero"`
-		NextProbe milliTime `json:"nextprobe,omitzero"`
+		NextProbe milliTime `json:"next_probe,omitzero"`
 		Changed   milliTime `json:"changed,omitzero"`
 	}{plain(h), milliTime(h.Until), milliTime(h.Open), milliTime(h.NextProbe), milliTime(h.Changed)})
 }

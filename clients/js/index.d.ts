@@ -150,7 +150,7 @@ export interface Timer {
   /** Which node claimed the timer, and where its event is; only from get with claim. */
   claim?: Claim;
   /** The last attempts, oldest first; lists leave them out. */
-  lastattempts?: Attempt[];
+  last_attempts?: Attempt[];
   outcome?: Outcome;
   /** The last operations on the timer, oldest first. */
   history?: Operation[];
@@ -159,7 +159,7 @@ export interface Timer {
   /** The timer has an ordering key. */
   order?: OrderWait;
   /** The note of the pause. */
-  pausenote?: string;
+  pause_note?: string;
   /** Only a schedule has it. */
   schedule?: Schedule;
   /** Only a run of a schedule has it. */
@@ -403,8 +403,8 @@ export interface DeadLetter {
   scheduled?: string;
   died: string;
   attempts: number;
-  errorcode: string;
-  errordata?: string;
+  error_code: string;
+  error_data?: string;
   /** The host of an HTTP callback. */
   host?: string;
   /** The consumer of fired events that gave up; such a dead letter cannot be replayed. */

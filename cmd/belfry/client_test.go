@@ -93,7 +93,8 @@ func TestVersion(t *testing.T) {
 	if m["version"] != version || m["go"] != runtime.Version() || m["commit"] == "" || m["tzdata"] != calendar.ZoneDataVersion {
 		t.Errorf("version -o json: got %v, want the versions of belfry %s, %s and time zone data %s, and a commit", m, version, runtime.Version(), calendar.ZoneDataVersion)
 	}
-	for name, value := range m {
+	for key, value := range m {
+		name := strings.NewReplacer("nats_server", "nats-server", "nats_go", "nats.go").Replace(key)
 		if name != "version" && (!strings.Contains(text.out, name) || !strings.Contains(text.out, value)) {
 			t.Errorf("version: got %s, want the row %s %s", text.out, name, value)
 		}

@@ -46,8 +46,8 @@ func TestFlowText(t *testing.T) {
 		"flow ls as JSON": {true, func(c *cli) error {
 			return c.printFlowsJSON([]belfry.FlowLimitInfo{limit}, []belfry.FlowHold{paused, open})
 		}, []string{
-			`{"key":"api.example.com","revision":7,"rate":"100/1m","burst":2,"target":{"perminute":100,"url":"https://api.example.com/hook","asked":"2026-11-23T08:00:00.000Z","until":"2026-11-23T09:30:00.000Z"},"hold":{"key":"api.example.com","reason":"HTTP status 429","by":"n1","until":"2026-11-23T08:01:00.000Z","changed":"2026-11-23T08:00:00.000Z"}}`,
-			`{"key":"down.example.com","revision":0,"hold":{"key":"down.example.com","probes":3,"reason":"connection refused","by":"n1","open":"2026-11-23T08:00:00.000Z","nextprobe":"2026-11-23T08:00:01.000Z","changed":"2026-11-23T08:00:00.000Z"}}`,
+			`{"key":"api.example.com","revision":7,"rate":"100/1m","burst":2,"target":{"per_minute":100,"url":"https://api.example.com/hook","asked":"2026-11-23T08:00:00.000Z","until":"2026-11-23T09:30:00.000Z"},"hold":{"key":"api.example.com","reason":"HTTP status 429","by":"n1","until":"2026-11-23T08:01:00.000Z","changed":"2026-11-23T08:00:00.000Z"}}`,
+			`{"key":"down.example.com","revision":0,"hold":{"key":"down.example.com","probes":3,"reason":"connection refused","by":"n1","open":"2026-11-23T08:00:00.000Z","next_probe":"2026-11-23T08:00:01.000Z","changed":"2026-11-23T08:00:00.000Z"}}`,
 		}},
 		"get of a paused timer": {false, func(c *cli) error {
 			return c.printTimer(schemas.TimerInfo{Flow: &schemas.FlowInfo{Key: "api.example.com", Slot: at, Hold: schemas.HoldPause, Until: at.Add(time.Minute), Deferrals: 2}})

@@ -22,7 +22,7 @@ func (c *cli) versionCommand() *cobra.Command {
 			commit := commit(debug.ReadBuildInfo())
 			if c.json() {
 				return c.printJSON(map[string]string{"version": version, "commit": commit, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
-					"nats-server": server.VERSION, "nats.go": nats.Version, "tzdata": calendar.ZoneDataVersion})
+					"nats_server": server.VERSION, "nats_go": nats.Version, "tzdata": calendar.ZoneDataVersion})
 			}
 			return c.printText("belfry", version, "commit", commit, "go", runtime.Version(), "platform", runtime.GOOS+"/"+runtime.GOARCH,
 				"nats-server", server.VERSION, "nats.go", nats.Version, "tzdata", calendar.ZoneDataVersion)

@@ -229,7 +229,7 @@ func testTenantHTTPLists(f *tenants) {
 		}
 		for _, op := range []string{"replay", "discard"} {
 			for _, filter := range []string{`"timer":"` + ids[victim] + `"`, `"sequence":1`, `"sequence":2`, `"sequences":[1,2,3,4]`} {
-				if answer := f.succeed(attacker, "POST", "/v1/bulk/"+op, `{`+filter+`,"dryrun":true}`); strings.Contains(answer, ids[victim]) {
+				if answer := f.succeed(attacker, "POST", "/v1/bulk/"+op, `{`+filter+`,"dry_run":true}`); strings.Contains(answer, ids[victim]) {
 					t.Errorf("%s selects a dead letter of %s to %s with %s: %s", attacker, victim, op, filter, answer)
 				}
 			}
@@ -276,7 +276,7 @@ func testTenantHTTPLists(f *tenants) {
 	if status, answer := f.call("plain", "PUT", "/v1/flows/x", `{"rate":"1/s"}`); status != http.StatusForbidden || !strings.Contains(answer, "scope admin") {
 		t.Errorf("a limit without scope admin: status %d: %s, want 403 and the scope", status, answer)
 	}
-	f.succeed("ops", "PUT", "/v1/flows/x", `{"rate":"1/s","dryrun":true}`)
+	f.succeed("ops", "PUT", "/v1/flows/x", `{"rate":"1/s","dry_run":true}`)
 	// An update is of the caller's own tenant, so that an operator cannot replace the default tenant's
 	// schedule by mistake.
 	for _, user := range []string{"acme", "plain"} {

@@ -19,7 +19,7 @@ func testBulk(t *testing.T, n *node) {
 	for i := range 3 {
 		n.add(t, fmt.Sprintf(`{"in":"1h","svc":"bulk","group":"b","id":"b%d","source":"/bulk","callback":"http://127.0.0.1:1/hook"}`, i))
 	}
-	post("/v1/bulk/cancel", `{"service":"bulk","state":["pending"],"schedule":false,"dryrun":true}`).want(t, 200, `"matched":3`, `"done":0`, `"state":"pending"`)
+	post("/v1/bulk/cancel", `{"service":"bulk","state":["pending"],"schedule":false,"dry_run":true}`).want(t, 200, `"matched":3`, `"done":0`, `"state":"pending"`)
 	moved := into[schemas.BulkReply](t, post("/v1/bulk/reschedule", `{"service":"bulk","in":"3h","by":"anna","limit":2}`).want(t, 200, `"done":2`, `"op":"reschedule"`, `"by":"anna"`))
 	for cursor := moved.Cursor; cursor != ""; {
 		page := into[schemas.BulkReply](t, post("/v1/bulk/reschedule", `{"service":"bulk","in":"3h","limit":2,"cursor":`+quoted(cursor)+`}`).want(t, 200))
@@ -34,7 +34,7 @@ func testBulk(t *testing.T, n *node) {
 	post("/v1/bulk/cancel", `{"group":"b","by":"anna"}`).want(t, 200, `"matched":0`)
 
 	post("/v1/bulk/cancel", `{}`).want(t, 400, "by service or group")
-	post("/v1/bulk/cancel", `{"service":"bulk","dry_run":true}`).want(t, 400, "unknown field")
+	post("/v1/bulk/cancel", `{"service":"bulk","dryrun":true}`).want(t, 400, "unknown field")
 	post("/v1/bulk/cancel", `{"service":"bulk","state":["gone"]}`).want(t, 400)
 	post("/v1/bulk/cancel", `{"service":"bulk"}`, "If-Match", `"1"`).want(t, 400, `"pointer":"#/If-Match"`)
 	post("/v1/groups/b/pause", ``, "If-Match", `"1"`).want(t, 400, `"pointer":"#/If-Match"`)
@@ -59,7 +59,7 @@ func testBulkDead(t *testing.T, n *node) {
 	}
 	var page schemas.BulkDeadReply
 	waittest.Until(t, "the timers are dead letters", func() bool {
-		page = into[schemas.BulkDeadReply](t, post("/v1/bulk/discard", `{"service":"bulkdead","dryrun":true}`).want(t, 200, `"done":0`))
+		page = into[schemas.BulkDeadReply](t, post("/v1/bulk/discard", `{"service":"bulkdead","dry_run":true}`).want(t, 200, `"done":0`))
 		return page.Matched == 3
 	})
 	seq := func(timer string) string {
@@ -84,8 +84,8 @@ func testBulkDead(t *testing.T, n *node) {
 	post("/v1/bulk/discard", `{}`).want(t, 400)
 	post("/v1/bulk/discard", `{"service":"bulkdead","rate":"1/s"}`).want(t, 400)
 	post("/v1/bulk/replay", `{"service":"bulkdead","rate":"fast"}`).want(t, 400)
-	post("/v1/bulk/discard", `{"service":"bulkdead","errorcode":"none"}`).want(t, 200, `"matched":0`)
-	post("/v1/bulk/discard", `{"timer":"`+timers[1]+`","errorcode":"`+code+`"}`).want(t, 200, `"done":1`, `"id":"d1"`)
+	post("/v1/bulk/discard", `{"service":"bulkdead","error_code":"none"}`).want(t, 200, `"matched":0`)
+	post("/v1/bulk/discard", `{"timer":"`+timers[1]+`","error_code":"`+code+`"}`).want(t, 200, `"done":1`, `"id":"d1"`)
 	waittest.Until(t, "the result is written, and the letter is replayed", func() bool {
 		r := post("/v1/bulk/replay", `{"sequences":[`+seq(timers[2])+`],"rate":"10/s","by":"anna"}`)
 		return r.status != http.StatusServiceUnavailable && strings.Contains(string(r.want(t, 200, `"id":"d2"`, `"host":"127.0.0.1:1"`).body), `"done":1`)

@@ -90,7 +90,7 @@ func backfillSchedule(q *request) (answer, error) {
 		Rate   string `json:"rate"`
 		Again  bool   `json:"again"`
 		Allow  bool   `json:"allow"`
-		DryRun bool   `json:"dryrun"`
+		DryRun bool   `json:"dry_run"`
 		By     string `json:"by"`
 	}
 	if err := q.options(&b); err != nil {

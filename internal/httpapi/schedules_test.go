@@ -19,7 +19,7 @@ func testSchedule(t *testing.T, n *node) {
 	path := "/v1/timers/" + s.Timer
 
 	first := n.send(t, "GET", path, "").header.Get("ETag")
-	post(path+"/pause", `{"note":"holiday","by":"anna"}`, "If-Match", first).want(t, 200, `"state":"paused"`, `"pausenote":"holiday"`, `"by":"anna"`)
+	post(path+"/pause", `{"note":"holiday","by":"anna"}`, "If-Match", first).want(t, 200, `"state":"paused"`, `"pause_note":"holiday"`, `"by":"anna"`)
 	post(path+"/resume", `{"catchup":"skip"}`, "If-Match", first).want(t, 412, `"precondition_failed"`)
 	post(path+"/resume", `{"catchup":"most"}`).want(t, 400)
 	// A request without a body has no options.
@@ -37,7 +37,7 @@ func testSchedule(t *testing.T, n *node) {
 	post(path+"/trigger", "", "Idempotency-Key", "").want(t, 400, `"pointer":"#/Idempotency-Key"`)
 
 	const past = `"from":"2026-01-01T00:00:00Z","to":"2026-01-03T23:00:00Z"`
-	post(path+"/backfill", `{`+past+`,"dryrun":true}`).want(t, 200, `"count":3`, `"times":["2026-01-01T08:00:00.000Z"`)
+	post(path+"/backfill", `{`+past+`,"dry_run":true}`).want(t, 200, `"count":3`, `"times":["2026-01-01T08:00:00.000Z"`)
 	post(path+"/backfill", `{`+past+`}`).want(t, 200, `"count":3`)
 	post(path+"/backfill", `{"from":"2026-01-01T00:00:00Z"}`).want(t, 400)
 

@@ -46,7 +46,7 @@ func setFlow(q *request) (answer, error) {
 		Services  int    `json:"services"`
 		Bytes     int64  `json:"bytes"`
 		Circuit   *int   `json:"circuit"`
-		DryRun    bool   `json:"dryrun"`
+		DryRun    bool   `json:"dry_run"`
 		By        string `json:"by"`
 	}
 	if err := q.decode(&b); err != nil {
@@ -144,7 +144,7 @@ func getCalendar(q *request) (answer, error) {
 func putCalendar(q *request) (answer, error) {
 	var b struct {
 		Dates  []string `json:"dates"`
-		DryRun bool     `json:"dryrun"`
+		DryRun bool     `json:"dry_run"`
 		By     string   `json:"by"`
 	}
 	if err := q.decode(&b); err != nil {

@@ -20,7 +20,7 @@ func testFlows(t *testing.T, n *node) {
 		return n.send(t, method, "/v1/flows/"+path, body, append([]string{"Content-Type", jsonType}, header...)...)
 	}
 	const key = "http:flows%2Fa" // http:flows/a
-	do("PUT", key, `{"rate":"5/s","dryrun":true}`).want(t, 200, `"rate":"5/1s"`)
+	do("PUT", key, `{"rate":"5/s","dry_run":true}`).want(t, 200, `"rate":"5/1s"`)
 	n.send(t, "GET", "/v1/flows/"+key, "").want(t, 200, `"keys":[`)
 	first := do("PUT", key, `{"rate":"5/s","parallel":2,"by":"anna"}`).want(t, 200, `"key":"http:flows/a"`, `"rate":"5/1s"`, `"by":"anna"`).header.Get("ETag")
 	if got := n.send(t, "GET", "/v1/flows/"+key, "").want(t, 200, `"parallel":2`).header.Get("ETag"); got != first || got == "" {
@@ -31,7 +31,7 @@ func testFlows(t *testing.T, n *node) {
 	if got := n.send(t, "GET", "/v1/flows", "").want(t, 200); strings.Contains(string(got.body), "http:flows-none") {
 		t.Errorf("got %s, want no limit of http:flows-none", got.body)
 	}
-	do("POST", key+"/pause", `{"note":"repair"}`, "If-Match", first).want(t, 200, `"pausenote":"repair"`)
+	do("POST", key+"/pause", `{"note":"repair"}`, "If-Match", first).want(t, 200, `"pause_note":"repair"`)
 	do("PUT", key, `{"rate":"6/s"}`, "If-Match", first).want(t, 412, `"precondition_failed"`)
 	n.send(t, "DELETE", "/v1/flows/"+key, "", "If-Match", "*").want(t, 409, `"conflict"`, "resume it first")
 	n.send(t, "GET", "/v1/flows", "").want(t, 200, `"key":"http:flows/a"`)
@@ -66,7 +66,7 @@ func testCalendars(t *testing.T, n *node) {
 		t.Helper()
 		return n.send(t, "PUT", "/v1/calendars/http", body, append([]string{"Content-Type", jsonType}, header...)...)
 	}
-	put(`{"dates":["2027-12-25"],"dryrun":true}`).want(t, 200, `"schedules":0`)
+	put(`{"dates":["2027-12-25"],"dry_run":true}`).want(t, 200, `"schedules":0`)
 	put(`{"dates":["2027-12-25"]}`, "If-Match", "*").want(t, 412, `"precondition_failed"`, `"pointer":"#/If-Match"`)
 	n.send(t, "GET", "/v1/calendars/http", "").want(t, 404)
 	first := put(`{"dates":["2027-12-25"],"by":"anna"}`).want(t, 200, `"count":1`, `"by":"anna"`).header.Get("ETag")

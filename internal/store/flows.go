@@ -150,7 +150,8 @@ type FlowLimit struct {
 	Err error
 }
 
-// storedLimit is the value of a limit's key: JSON with a checksum.
+// storedLimit is the value of a limit's key: JSON with a checksum. Its keys differ from those of
+// the API and stay as they are, because nodes of other builds read them.
 type storedLimit struct {
 	Version  int    `json:"v"`
 	Pattern  string `json:"pattern"`

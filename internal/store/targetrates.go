@@ -32,7 +32,8 @@ const (
 	targetPause = 20 * time.Millisecond
 )
 
-// TargetRate is the rate that a target allows for a flow key.
+// TargetRate is the rate that a target allows for a flow key. Its keys are stored, and nodes of
+// other builds read them: they differ from those of schemas.FlowTarget.
 type TargetRate struct {
 	Key string `json:"key"`
 	// PerMinute is the number of calls a minute, 1 or more.

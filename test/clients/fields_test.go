@@ -24,7 +24,7 @@ var types = []struct{ place, js, python string }{
 	{"components schemas NewTimer", "NewTimer", ""},
 	{"components schemas Added", "Added", ""},
 	{"components schemas Timer", "Timer", ""},
-	{"components schemas Timer properties lastattempts items", "Attempt", ""},
+	{"components schemas Timer properties last_attempts items", "Attempt", ""},
 	{"components schemas Timer properties outcome", "Outcome", ""},
 	{"components schemas Timer properties history items", "Operation", ""},
 	{"components schemas Timer properties flow", "FlowWait", ""},

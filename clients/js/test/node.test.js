@@ -123,7 +123,7 @@ describe("a node", { skip: url === undefined && "BELFRY_URL names no node", conc
     const schedule = { source, id: "nightly" };
     const fields = { cron: "30 2 * * *", tz: "Europe/Berlin", svc: "signed", callback: target.url };
     await client.add({ ...schedule, ...fields });
-    assert.equal((await client.pause(schedule, { note: "stocktaking" })).pausenote, "stocktaking");
+    assert.equal((await client.pause(schedule, { note: "stocktaking" })).pause_note, "stocktaking");
     assert.equal((await client.resume(schedule, { catchup: "skip" })).state, "pending");
     await client.trigger(schedule, { idempotencyKey: "1" });
     await client.trigger(schedule, { idempotencyKey: "1" });
@@ -151,7 +151,7 @@ describe("a node", { skip: url === undefined && "BELFRY_URL names no node", conc
       assert.deepEqual([run.key, run.timer, run.run, run.attempt, run.missed, run.trigger], [`${timer}.1`, timer, 1, 1, 0, undefined]);
       assert.deepEqual([run.event.subject, run.event.customer, run.event.source, run.scheduled.toISOString()], ['Köln "1" 100%', "Ä 17", "/http", due]);
       assert.equal(done.outcome.response, '{"attempt":1}');
-      assert.deepEqual([done.lastattempts.length, done.lastattempts[0].status], [1, 200]);
+      assert.deepEqual([done.last_attempts.length, done.last_attempts[0].status], [1, 200]);
     });
   }
 

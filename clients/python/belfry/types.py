@@ -266,12 +266,12 @@ class Timer(_TimerRequired, _FromHistory, total=False):
     next: str
     as_of: str
     claim: Claim
-    lastattempts: List[Attempt]
+    last_attempts: List[Attempt]
     outcome: Outcome
     history: List[Operation]
     flow: FlowWait
     order: OrderWait
-    pausenote: str
+    pause_note: str
     schedule: Schedule
     origin: Origin
 
@@ -358,7 +358,7 @@ class _DeadLetterRequired(TypedDict):
     service: str
     died: str
     attempts: int
-    errorcode: str
+    error_code: str
 
 
 class DeadLetter(_DeadLetterRequired, total=False):
@@ -368,7 +368,7 @@ class DeadLetter(_DeadLetterRequired, total=False):
     run: int
     tenant: str
     scheduled: str
-    errordata: str
+    error_data: str
     host: str
     consumer: str
 

@@ -133,7 +133,7 @@ class NodeTest(unittest.TestCase):
         schedule = {"source": SOURCE, "id": "nightly"}
         fields = {"cron": "30 2 * * *", "tz": "Europe/Berlin", "svc": "signed", "callback": target.url}
         client.add(**schedule, **fields)
-        self.assertEqual(client.pause(schedule, note="stocktaking")["pausenote"], "stocktaking")
+        self.assertEqual(client.pause(schedule, note="stocktaking")["pause_note"], "stocktaking")
         self.assertEqual(client.resume(schedule, catchup="skip")["state"], "pending")
         client.trigger(schedule, idempotency_key="1")
         client.trigger(schedule, idempotency_key="1")
@@ -162,7 +162,7 @@ class NodeTest(unittest.TestCase):
                 self.assertEqual((run.data, run.key, run.timer, run.run, run.attempt, run.missed, run.trigger), (data, f"{timer}.1", timer, 1, 1, 0, None))
                 self.assertEqual((run.event["subject"], run.event["customer"], run.event["source"]), ('Köln "1" 100%', "Ä 17", "/http"))
                 self.assertEqual(run.scheduled, datetime.fromisoformat(added["due"].replace("Z", "+00:00")))
-                self.assertEqual((done["outcome"]["response"], done["lastattempts"][0]["status"]), ('{"attempt": 1}', 200))
+                self.assertEqual((done["outcome"]["response"], done["last_attempts"][0]["status"]), ('{"attempt": 1}', 200))
 
     def test_not_now_and_an_error(self):
         answers = [belfry.NotNow(1, "busy"), KeyError("no")]
