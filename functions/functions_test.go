@@ -65,7 +65,7 @@ func TestNoResponders(t *testing.T) {
 	r.start(nil)
 	id := r.fire(timer{callback: "nats:nobody.here"})
 	rec := r.await(id, schemas.StateFail)
-	if rec.Attempt != 3 || !strings.Contains(rec.Outcome.Error, "nobody serves") {
+	if rec.Attempt != 3 || !strings.Contains(rec.Outcome.Error, "no program answers requests on NATS subject") {
 		t.Fatalf("got record %+v", rec)
 	}
 }

@@ -120,7 +120,7 @@ type AttemptInfo struct {
 	At time.Time `json:"at"`
 	// TookMs is the duration of the call in milliseconds.
 	TookMs uint32 `json:"took_ms"`
-	// Status is the HTTP status, 0 for none.
+	// Status is as OutcomeInfo.Code.
 	Status int32 `json:"status,omitempty"`
 	// Error says why the attempt failed. It is empty for a success, and for an attempt
 	// whose outcome was lost to a node of an older version.
@@ -128,6 +128,9 @@ type AttemptInfo struct {
 	// Response is the start of the answer, or the handler's result.
 	Response string `json:"response,omitempty"`
 }
+
+// Text is as OutcomeInfo.Text.
+func (a AttemptInfo) Text() string { return resultText(a.Status, a.Error) }
 
 // attemptInfos describes the attempts of a record, oldest first.
 func attemptInfos(r *Record) []AttemptInfo {

@@ -3,6 +3,7 @@ package schemas
 import (
 	"cmp"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -94,9 +95,24 @@ type ClaimInfo struct {
 
 // OutcomeInfo is the result of one attempt of a callback.
 type OutcomeInfo struct {
-	Code     int32  `json:"code,omitempty"`     // HTTP status, 0 for none
+	// Code is the HTTP status. After a NATS request it is the number in Nats-Service-Error-Code, or
+	// the code of JetStream's refusal; 0 for none.
+	Code     int32  `json:"code,omitempty"`
 	Error    string `json:"error,omitempty"`    // reason of a failure
 	Response string `json:"response,omitempty"` // the start of the answer, or the handler's result
+}
+
+// Text describes the result for people, without the answer: the error, or the HTTP status of a
+// success. It is empty for a success without one.
+func (o OutcomeInfo) Text() string { return resultText(o.Code, o.Error) }
+
+// resultText returns the error, or the HTTP status of a success. The error names the code: only
+// there it is known whether the code came over HTTP or over NATS.
+func resultText(code int32, failure string) string {
+	if failure != "" || code == 0 {
+		return failure
+	}
+	return "HTTP status " + strconv.Itoa(int(code))
 }
 
 // FromRecord returns the description of a record with revision rev. It redacts the

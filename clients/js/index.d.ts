@@ -173,7 +173,7 @@ export interface Attempt {
   attempt: number;
   at: string;
   took_ms: number;
-  /** The HTTP status, if there was one. */
+  /** The HTTP status, or the error code of a reply over NATS, if there was one. */
   status?: number;
   error?: string;
   /** The start of the answer. */

@@ -149,20 +149,20 @@ func TestTailLeavesNoConsumer(t *testing.T) {
 	n.stop(t)
 }
 
-// TestStatusText: the status of an attempt is printed once.
-func TestStatusText(t *testing.T) {
+// TestAttemptLine: a line says once how an attempt ended, and HTTP only of one over HTTP.
+func TestAttemptLine(t *testing.T) {
 	t.Parallel()
-	for _, x := range []struct {
-		info schemas.OutcomeInfo
-		want string
-	}{
-		{schemas.OutcomeInfo{Code: 404, Error: "HTTP status 404 (Not Found)"}, "HTTP status 404 (Not Found)"},
-		{schemas.OutcomeInfo{Code: 200}, "HTTP 200"},
-		{schemas.OutcomeInfo{Code: 503, Error: "the answer is too long"}, "HTTP 503 the answer is too long"},
-		{schemas.OutcomeInfo{Error: "connection refused"}, "connection refused"},
+	c := &cli{}
+	for want, a := range map[string]schemas.AttemptInfo{
+		"HTTP status 404 (Not Found)":                                    {Status: 404, Error: "HTTP status 404 (Not Found)"},
+		"HTTP status 200, answer \"ok\"":                                 {Status: 200, Response: "ok"},
+		"connection refused":                                             {Error: "connection refused"},
+		"NATS subject orders.pay answered with error code 500: no reply": {Status: 500, Error: "NATS subject orders.pay answered with error code 500: no reply"},
+		"stream S refused the message: no space (JetStream error 10047)": {Status: 503, Error: "stream S refused the message: no space (JetStream error 10047)"},
 	} {
-		if got := outcomeText(&x.info); got != x.want {
-			t.Errorf("%+v: %q, want %q", x.info, got, x.want)
+		a.Attempt, a.At, a.TookMs = 2, time.UnixMilli(0), 7
+		if got, want := c.attemptLine(a), "2 at 1970-01-01T00:00:00.000Z, 7 ms: "+want; got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

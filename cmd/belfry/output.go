@@ -56,7 +56,7 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	outcome, response := "", ""
 	if o := t.Outcome; o != nil {
-		outcome, response = outcomeText(o), o.Response
+		outcome, response = o.Text(), o.Response
 	}
 	waits := ""
 	if f := t.Flow; f != nil {
@@ -126,19 +126,6 @@ func (c *cli) flowWait(f *schemas.FlowInfo) string {
 		return fmt.Sprintf("for its target, which cannot be reached; next probe at %s (flow %s)", c.zone.show(f.Until), f.Key)
 	}
 	return fmt.Sprintf("for its slot at %s (flow %s)", c.zone.show(f.Slot), f.Key)
-}
-
-// outcomeText describes the result of an attempt, without the answer.
-func outcomeText(o *schemas.OutcomeInfo) string {
-	return strings.TrimSpace(statusText(o.Code, o.Error) + " " + o.Error)
-}
-
-// statusText returns "HTTP 503", or "" if there is no status or the error text names it.
-func statusText(code int32, text string) string {
-	if code == 0 || strings.HasPrefix(text, fmt.Sprintf("HTTP status %d", code)) {
-		return ""
-	}
-	return fmt.Sprintf("HTTP %d", code)
 }
 
 // schedulePairs returns the lines about a schedule, or about the schedule of a run.
@@ -214,11 +201,8 @@ func showTime(t time.Time) string {
 // attemptLine describes one attempt of the callback.
 func (c *cli) attemptLine(a schemas.AttemptInfo) string {
 	line := fmt.Sprintf("%d at %s, %d ms", a.Attempt, c.zone.show(a.At), a.TookMs)
-	if status := statusText(a.Status, a.Error); status != "" {
-		line += ", " + status
-	}
-	if a.Error != "" {
-		line += ": " + a.Error
+	if result := a.Text(); result != "" {
+		line += ": " + result
 	}
 	if a.Response != "" {
 		line += ", answer " + strconv.Quote(a.Response)

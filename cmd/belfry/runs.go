@@ -71,7 +71,7 @@ func runNote(r belfry.ScheduleRun) string {
 		note = joined(note, "overdue")
 	}
 	if o := r.Outcome; o != nil {
-		note = joined(note, outcomeText(o))
+		note = joined(note, o.Text())
 	}
 	return cut(note, 100)
 }

@@ -104,9 +104,9 @@ func outcomeOf(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
 	var out callback.Outcome
 	switch {
 	case isError:
-		out = callback.Retry(callback.ReasonServiceError, fmt.Sprintf("%s answered error %q: %s", subject, code, text))
+		out = callback.Retry(callback.ReasonServiceError, errorText(subject, code, text))
 	default:
-		out = callback.Retry(callback.ReasonRetryLater, subject+" answered: not now")
+		out = callback.Retry(callback.ReasonRetryLater, fmt.Sprintf("NATS subject %s asked for a later attempt (header %s)", subject, headerRetryAfter))
 	}
 	if notNow {
 		out.NotNow, out.RetryAfter, out.Reason = true, wait, callback.ReasonRetryLater
@@ -118,13 +118,25 @@ func outcomeOf(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
 	return out
 }
 
+// errorText describes an error in a reply by the values of its headers, one of which may be empty.
+func errorText(subject, code, text string) string {
+	s := "NATS subject " + subject + " answered with error"
+	if code != "" {
+		s += " code " + code
+	}
+	if text != "" {
+		s += ": " + text
+	}
+	return s
+}
+
 // failure turns the error of a request without a reply into an outcome.
 func failure(ctx context.Context, r callback.Request, subject string, err error) callback.Outcome {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return callback.Retry(callback.ReasonNoResponders, "nobody serves subject "+subject)
+		return callback.Retry(callback.ReasonNoResponders, "no program answers requests on NATS subject "+subject+": start the program that serves it, or correct timercallback")
 	case errors.Is(err, nats.ErrMaxPayload):
-		return callback.Permanent(callback.ReasonTooLarge, "the request is over the server's payload limit")
+		return callback.Permanent(callback.ReasonTooLarge, "the request is larger than max_payload of the NATS server: send a reference to large data instead")
 	case errors.Is(err, nats.ErrBadSubject):
 		return callback.Permanent(callback.ReasonBadTarget, fmt.Sprintf("%.100q is not a NATS subject", subject))
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):

@@ -100,6 +100,26 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+// TestErrorText: the text of an error in a reply names the subject, and the code if there is one.
+func TestErrorText(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ code, text, want string }{
+		{"500", "no stock", "NATS subject orders.pay answered with error code 500: no stock"},
+		{"500", "", "NATS subject orders.pay answered with error code 500"},
+		{"", "no stock", "NATS subject orders.pay answered with error: no stock"},
+	} {
+		m := &nats.Msg{Header: nats.Header{}}
+		for name, value := range map[string]string{headerErrorCode: c.code, headerError: c.text} {
+			if value != "" {
+				m.Header.Set(name, value)
+			}
+		}
+		if got := outcomeOf(m, "orders.pay", 0); got.Err != c.want {
+			t.Errorf("got %q, want %q", got.Err, c.want)
+		}
+	}
+}
+
 func TestRequestOnTheWire(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)

@@ -69,7 +69,7 @@ func workOutcome(m *nats.Msg, word, subject string, nowMs int64) callback.Outcom
 	case schemas.WorkPermanent:
 		return callback.Permanent(callback.ReasonHandlerPermanent, text)
 	case schemas.WorkLater:
-		out := callback.Retry(callback.ReasonRetryLater, "the worker's handler answered: not now")
+		out := callback.Retry(callback.ReasonRetryLater, "the worker's handler asked for a later attempt")
 		out.NotNow = true
 		if ms, err := strconv.ParseInt(m.Header.Get(schemas.HeaderRetryAfterMs), 10, 64); err == nil && ms > 0 {
 			out.RetryAfter = callback.MaxRetryAfter

@@ -160,7 +160,7 @@ func testHistory(t *testing.T, b *browser) {
 	b.add(t, "in", "10m", "svc", "counted", "id", "counted-3")
 	b.add(t, "in", "10m", "svc", "counted", "id", "counted-4")
 	for _, one := range []struct{ path, want string }{
-		{"/timers?host=" + host, "counted-1"}, {"/timers?error=410&host=" + host, "counted-1"}, {"/services", "HTTP 410"}, {"/services/counted", "1 call of"}, {"/now", "p50"}, {"/upcoming", "counted"},
+		{"/timers?host=" + host, "counted-1"}, {"/timers?error=410&host=" + host, "counted-1"}, {"/services", " HTTP status 410 (Gone)<"}, {"/services/counted", "1 call of"}, {"/now", "p50"}, {"/upcoming", "counted"},
 	} {
 		waittest.Until(t, one.path+" shows "+one.want, func() bool { return strings.Contains(b.get(t, one.path).body, one.want) }, func() string { return b.get(t, one.path).body })
 	}

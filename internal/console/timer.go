@@ -150,11 +150,11 @@ func stepsOf(info *schemas.TimerInfo, epoch uint64) []step {
 	for _, a := range info.LastAttempts {
 		s := step{Name: fmt.Sprintf("attempt %d of %d", a.Attempt, info.MaxAttempts), At: a.At, Kind: "good", Answer: a.Response}
 		s.Text = "It took " + formatMs(a.TookMs) + "."
-		if a.Status != 0 && a.Error == "" { // an error has the status
-			s.Text = fmt.Sprintf("HTTP status %d. %s", a.Status, s.Text)
-		}
-		if a.Error != "" {
-			s.Kind, s.Text = "bad", s.Text+" "+a.Error
+		switch result := a.Text(); {
+		case a.Error != "":
+			s.Kind, s.Text = "bad", s.Text+" "+result
+		case result != "":
+			s.Text = result + ". " + s.Text
 		}
 		add(s)
 	}
