@@ -33,7 +33,7 @@ func (d *delivery) record(out callback.Outcome) {
 		case store.Permanent(err) && p.Step != StepDead && p.Step != StepSuccess:
 			// The record of a retry has the event, which the server no longer accepts because
 			// max_payload was lowered. No retry can be stored, so this attempt was the last one.
-			last := callback.Permanent(callback.ReasonTooLarge, "cannot be retried: "+err.Error()+", after: "+out.Err)
+			last := callback.Permanent(callback.ReasonTooLarge, "the retry cannot be stored: "+err.Error()+"; the attempt before it failed: "+out.Err)
 			last.AtMs, last.Took = out.AtMs, out.Took
 			out = last
 		default:

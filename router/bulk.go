@@ -340,7 +340,7 @@ func (s *Service) BulkReplay(ctx context.Context, q schemas.BulkDeadRequest, fro
 // Everything else is as in BulkReplay, without a rate.
 func (s *Service) BulkDiscard(ctx context.Context, q schemas.BulkDeadRequest, from schemas.Caller) (schemas.BulkDeadReply, error) {
 	if q.Rate != "" {
-		return schemas.BulkDeadReply{}, schemas.Errorf(schemas.CodeBadRequest, "rate is for a replay: leave it out")
+		return schemas.BulkDeadReply{}, schemas.Errorf(schemas.CodeBadRequest, "rate spreads the calls of a replay, and a discard calls nothing: leave rate out")
 	}
 	return s.bulkLetters(ctx, &q, from, "bulk.discard", func(ctx context.Context, l letter, _ error, by schemas.Caller) error {
 		if err := s.o.Store.DeadDelete(ctx, l.raw.Sequence); err != nil {

@@ -114,7 +114,7 @@ func TestBulkSequences(t *testing.T) {
 		{"bulk.replay", `{"sequences":[1],"sequence":1}`, "either sequence or sequences"},
 		{"bulk.replay", `{"sequences":[1],"cursor":"17/x"}`, "was not returned by bulk.replay"},
 		{"bulk.replay", `{"sequences":[` + strings.Repeat("1,", schemas.MaxBulkSequences) + `1]}`, "the limit is 2000"},
-		{"bulk.discard", `{"service":"mail","rate":"1/s"}`, "rate is for a replay"},
+		{"bulk.discard", `{"service":"mail","rate":"1/s"}`, "rate spreads the calls of a replay"},
 	} {
 		if code, text := f.answer(c.verb, []byte(c.body), nil); code != "bad_request" || !strings.Contains(text, c.want) {
 			t.Errorf("%s %.80s: %s %q, want bad_request and %q", c.verb, c.body, code, text, c.want)

@@ -67,7 +67,7 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 		return l, err
 	}
 	if tenant, _, ok := strings.Cut(strings.TrimPrefix(q.Key, schemas.AddsFlowPrefix), schemas.TenantEnd); ok && (tenant == "" || strings.HasSuffix(tenant, ":")) {
-		return l, schemas.Errorf(schemas.CodeBadRequest, "flow key %s names no tenant before the %s; the default tenant's has none, such as %sorders", q.Key, schemas.TenantEnd, schemas.AddsFlowPrefix)
+		return l, schemas.Errorf(schemas.CodeBadRequest, "flow key %s has no tenant before the %s: write one, such as %sacme%[2]s; a service of the default tenant has no %[2]s, such as %[3]sorders", q.Key, schemas.TenantEnd, schemas.AddsFlowPrefix)
 	}
 	quotas := q.Pending != 0 || q.Schedules != 0 || q.Services != 0 || q.Bytes != 0
 	if q.Rate == "" && q.Parallel == 0 && !quotas && q.Circuit == nil {

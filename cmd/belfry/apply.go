@@ -372,7 +372,7 @@ func attributesOf(e *event.Event) map[string]string {
 }
 
 // errChanged ends an apply after somebody else has changed a schedule since the plan.
-var errChanged = schemas.Errorf(schemas.CodeConflict, "somebody else has changed it since the plan was made")
+var errChanged = schemas.Errorf(schemas.CodeConflict, "another caller has changed it since the plan was made")
 
 // do carries out a step.
 func (a *applier) do(ctx context.Context, s session, step *applyStep) error {
@@ -408,7 +408,7 @@ func (a *applier) create(ctx context.Context, s session, step *applyStep) error 
 	case errors.Is(err, belfry.ErrConflict):
 		return errChanged
 	case err == nil && r.Duplicate && r.State.Final():
-		return schemas.Errorf(schemas.CodeConflict, "it was added and is %s since the plan was made", r.State)
+		return schemas.Errorf(schemas.CodeConflict, "another caller has added it since the plan was made, and it is %s already", r.State)
 	}
 	return err
 }
@@ -439,7 +439,7 @@ func (a *applier) change(ctx context.Context, s session, step *applyStep, do fun
 		}
 		revision = now.Revision
 	}
-	return schemas.Errorf(schemas.CodeUnavailable, "its runs changed it faster than it could be changed: try again")
+	return schemas.Errorf(schemas.CodeUnavailable, "a run, a pause or a resume changed the schedule during each of %d tries: try again", applyTries)
 }
 
 // print prints a step.

@@ -187,9 +187,9 @@ func TestApplyMistakes(t *testing.T) {
 		t.Errorf("got %v", r)
 	}
 	for _, want := range []string{
-		"a.yaml:3: timercron", "a.yaml:7: unknown key \"colour\"", "a.yaml:8: the group is \"other\"", "a.yaml:9: give cron or every", "a.yaml:10: id is missing",
-		"a.yaml:13: the key every is there twice", "a.yaml:14: aliases are not supported", "a.yaml:15: limit has a value of the wrong kind", "a.yaml:16: data: the content type is application/json",
-		"a.yaml:17: timerexpect", "a.yaml:19: give either worker or callback", "e.yaml:1: id \"twice\" of source \"belfry-cli\" is at ", "d.yaml:", "c.yaml:1: schedules must be a list", "c.yaml:3: a file has the keys", "b.yaml:1: defaults have no id", "b.yaml:2: unknown key",
+		"a.yaml:3: timercron", "a.yaml:7: unknown key \"colour\"", "a.yaml:8: the schedule has the group \"other\"", "a.yaml:9: give cron or every", "a.yaml:10: id is missing",
+		"a.yaml:13: the key every occurs twice here", "a.yaml:14: aliases are not supported", "a.yaml:15: limit must be one text or number", "a.yaml:16: data: the content type is application/json",
+		"a.yaml:17: timerexpect", "a.yaml:19: give either worker or callback", "e.yaml:1: the schedule at ", "d.yaml:", "c.yaml:1: schedules must be a list", "c.yaml:3: a file has the keys", "b.yaml:1: defaults must not have id", "b.yaml:2: unknown key",
 	} {
 		if !strings.Contains(r.err, want) {
 			t.Errorf("stderr lacks %q: %s", want, r.err)

@@ -206,7 +206,7 @@ func (f *scheduleFiles) pairs(file string, node *yaml.Node, fn func(key, value *
 		case key.Kind != yaml.ScalarNode || key.Tag == "!!merge":
 			f.wrong(file, key.Line, "a key must be a word; merge keys (<<) are not supported: use defaults")
 		case seen[key.Value]:
-			f.wrong(file, key.Line, "the key %s is there twice", key.Value)
+			f.wrong(file, key.Line, "the key %s occurs twice here: remove one of the two", key.Value)
 		case value.Kind == yaml.AliasNode:
 			f.wrong(file, value.Line, "aliases are not supported: use defaults")
 		default:
@@ -265,7 +265,7 @@ func (f *scheduleFiles) schedule(file string, node, defaults *yaml.Node) {
 	case len(f.errs) > before:
 		return
 	case a.id == "":
-		f.wrong(file, node.Line, "id is missing: it makes the schedule the same one every time")
+		f.wrong(file, node.Line, "id is missing: apply finds a stored schedule by its source and id, so write one, such as id: nightly-report")
 		return
 	case (a.recurrence.cron == "") == (a.recurrence.every == ""):
 		f.wrong(file, node.Line, "give cron or every")
@@ -274,14 +274,14 @@ func (f *scheduleFiles) schedule(file string, node, defaults *yaml.Node) {
 		f.wrong(file, node.Line, "give either worker or callback")
 		return
 	case f.group != "" && a.group != "" && a.group != f.group:
-		f.wrong(file, cmp.Or(e.lines["group"], node.Line), "the group is %q, and --group is %q", a.group, f.group)
+		f.wrong(file, cmp.Or(e.lines["group"], node.Line), "the schedule has the group %q, and apply was called with --group %q: remove the group here, or call apply without --group", a.group, f.group)
 		return
 	case f.group != "":
 		a.group = f.group
 	}
 	w := wanted{identity: identity{a.source, a.id}, place: fmt.Sprintf("%s:%d", file, node.Line), group: a.group}
 	if other, twice := f.places[w.identity]; twice {
-		f.wrong(file, node.Line, "id %q of source %q is at %s, too", w.id, w.source, other)
+		f.wrong(file, node.Line, "the schedule at %[3]s has the same id %[1]q and source %[2]q: give one of them another id", w.id, w.source, other)
 		return
 	}
 	f.places[w.identity] = w.place
@@ -310,7 +310,7 @@ func (f *scheduleFiles) keys(file string, e *entry, node *yaml.Node, without str
 		e.lines[name] = key.Line
 		switch {
 		case name == without:
-			f.wrong(file, key.Line, "defaults have no %s", name)
+			f.wrong(file, key.Line, "defaults must not have %s, because each schedule needs one of its own", name)
 		case name == "data":
 			e.data = value
 		case name == "worker" && value.Tag == "!!bool":
@@ -335,11 +335,24 @@ func (f *scheduleFiles) keys(file string, e *entry, node *yaml.Node, without str
 		case isText && value.Kind == yaml.ScalarNode && value.Tag != "!!null":
 			*text = value.Value
 		case isText || name == "worker" || name == "ext":
-			f.wrong(file, value.Line, "%s has a value of the wrong kind, or none", name)
+			f.wrong(file, value.Line, "%s must be %s", name, kindOf(name))
 		default:
 			f.wrong(file, key.Line, "unknown key %q: the keys are the flags of belfry add, without in and at", name)
 		}
 	})
+}
+
+// kindOf describes the values of a key other than data.
+func kindOf(name string) string {
+	switch name {
+	case "worker":
+		return "true or false"
+	case "ext":
+		return "a mapping of attributes to texts"
+	case "exclude":
+		return "the name of a calendar, or a list of names"
+	}
+	return "one text or number"
 }
 
 // event makes the CloudEvent of a schedule, without a time, so that it is the same every time.
@@ -423,7 +436,7 @@ func appendJSON(b []byte, node *yaml.Node) ([]byte, error) {
 		}
 		text, err := json.Marshal(v)
 		if err != nil {
-			return b, fmt.Errorf("line %d: %s has no form in JSON", node.Line, node.Value)
+			return b, fmt.Errorf("line %d: JSON has no number %s: write it as a text, in quotes", node.Line, node.Value)
 		}
 		return append(b, text...), nil
 	}

@@ -209,7 +209,7 @@ func (c *cli) runDead(ctx context.Context, s session, f *deadFlags, done string,
 		return c.bulkEnd(sum, true, done)
 	case sum.Done == 0 && sum.Refused > 0:
 		code := slices.Min(slices.Collect(maps.Keys(sum.Reasons)))
-		return schemas.Errorf(code, "none was %s%s; see \"belfry dead ls\"", done, refusedText(sum))
+		return schemas.Errorf(code, "no dead letter was %s%s; \"belfry dead ls\" shows them", done, refusedText(sum))
 	case sum.Refused > 0:
 		if _, err := fmt.Fprintf(c.err, "%s %d%s\n", done, sum.Done, refusedText(sum)); err != nil {
 			return err

@@ -57,7 +57,7 @@ func TestCalendarUsage(t *testing.T) {
 		"calendar put x": "--date", "calendar put": "usage", "calendar put x --date 2031-13-01": "2031-13-01", "calendar put x --file /nowhere": "--file",
 		"calendar put a/b --date 2031-01-01": "a/b", "calendar get": "usage", "calendar rm": "usage", "calendar ls x": "usage",
 		"calendar wrong":          "wrong",
-		"add --in 1h --exclude x": "--exclude is for schedules",
+		"add --in 1h --exclude x": "--exclude belongs to a schedule",
 	} {
 		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)
 	}

@@ -147,15 +147,15 @@ func checkLimit(fs *pflag.FlagSet, key string, limit belfry.FlowLimit) error {
 	case below != "":
 		return usagef("%s", below)
 	case quota != "" && !schemas.LimitsAdds(key):
-		return usagef("--%s is for adds: give a KEY such as %sorders", quota, schemas.AddsFlowPrefix)
+		return usagef("--%s limits the adds of a service or tenant, and %s is a key of callbacks: give a KEY such as %sorders", quota, key, schemas.AddsFlowPrefix)
 	case fs.Changed("services") && !strings.HasSuffix(key, schemas.TenantEnd):
-		return usagef("--services is for a tenant: give a KEY such as %sacme%s", schemas.AddsFlowPrefix, schemas.TenantEnd)
+		return usagef("--services limits the services of a tenant: give a KEY such as %sacme%s", schemas.AddsFlowPrefix, schemas.TenantEnd)
 	case limit.Circuit != nil && (*limit.Circuit < 0 || *limit.Circuit > flow.MaxCircuit):
 		return usagef("--circuit %d: write 1 to %d, or 0 for no circuit", *limit.Circuit, flow.MaxCircuit)
 	case fs.Changed("burst") && limit.Burst < 1:
 		return usagef("--burst %d: write 1 or more; without --burst the rate has its default", limit.Burst)
 	case fs.Changed("burst") && limit.Rate == "":
-		return usagef("--burst is for a rate: give --rate, too")
+		return usagef("--burst is the number of calls of a rate that may start at once: give --rate, too")
 	}
 	l := flow.Limit{Parallel: limit.Parallel, Pending: limit.Pending, Schedules: limit.Schedules, Services: limit.Services, Bytes: limit.Bytes}
 	if limit.Circuit != nil { // in range

@@ -123,9 +123,9 @@ func TestFlowUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"flow set": "usage", "flow set x": "--rate", "flow set x y --parallel 1": "usage", "flow set a|b --parallel 1": "letters", "flow set " + strings.Repeat("x", 162) + " --parallel 1": "161",
 		"flow set x --rate 100": "--rate", "flow set x --rate 0/1s": "--rate", "flow set x --rate 1/0s": "--rate", "flow set x --rate 1/x": "--rate", "flow set x --rate= ": "--rate",
-		"flow set x --rate 1/1s --burst 0": "--burst 0", "flow set x --rate 1/1s --burst -1": "--burst -1", "flow set x --parallel 1 --burst 2": "--burst is for a rate",
+		"flow set x --rate 1/1s --burst 0": "--burst 0", "flow set x --rate 1/1s --burst -1": "--burst -1", "flow set x --parallel 1 --burst 2": "--burst is the number of calls of a rate",
 		"flow set x --parallel 0": "--parallel 0", "flow set x --parallel -1": "--parallel -1", "flow set x --parallel many": "--parallel", "flow set x --parallel 999999999": "parallel", "flow set x --rate 1/1s --burst 999999999": "burst",
-		"flow set adds:x --pending 0": "--pending 0", "flow set x --pending 3": "--pending is for adds", "flow set adds:x --pending 9999999999": "pending", "flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
+		"flow set adds:x --pending 0": "--pending 0", "flow set x --pending 3": "--pending limits the adds of a service or tenant, and x is", "flow set adds:x --pending 9999999999": "pending", "flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
 		"flow show": "usage", "flow show a|b": "letters", "flow ls x": "usage", "flow pause": "usage", "flow pause x --note " + strings.Repeat("n", 257): "--note", "flow pause a|b": "letters",
 		"flow resume": "usage", "flow resume a|b": "letters", "flow rm": "usage", "flow rm x --note n": "--note", "flow rm a|b": "letters",
 		"order ls x": "usage", "order lss": "did you mean ls", "order ls -n -1": "--limit", "flow reset": "usage", "flow reset a*": "pattern", "flow reset a|b": "letters", "flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",

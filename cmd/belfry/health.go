@@ -57,7 +57,7 @@ tokens, the reason is in the node's log alone.`,
 			case err != nil:
 				return err
 			case o.HTTP == app.NoHTTP:
-				return usagef("http is %s: this node has no health check", app.NoHTTP)
+				return usagef("the setting http is %s, so the node serves no health check: set an address, such as 127.0.0.1:8420", app.NoHTTP)
 			case timeout <= 0:
 				return usagef("--timeout must be more than 0")
 			}

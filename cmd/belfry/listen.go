@@ -153,7 +153,7 @@ func (l *listener) check(address string) error {
 	case l.retryAfter > 0 && l.retryAfter < time.Second:
 		return usagef("--retry-after must be 1s or more: the header has whole seconds")
 	case l.retryAfter > 0 && l.failFirst == 0 && success(l.status):
-		return usagef("--retry-after is for errors: give --fail-first, or --status 503")
+		return usagef("--retry-after is sent with errors alone, and these flags make none: give --fail-first, or --status 503")
 	}
 	if l.secretFile != "" {
 		text, err := os.ReadFile(l.secretFile)

@@ -81,7 +81,7 @@ func (f *recurrenceFlags) apply(e *event.Event) error {
 		switch {
 		case o.value == "":
 		case !f.recurs():
-			return usagef("%s is for schedules: give --cron or --every, too", o.name)
+			return usagef("%s belongs to a schedule, and without --cron and --every the timer fires once: give one of them, too", o.name)
 		default:
 			e.SetExtension(o.attribute, o.value)
 		}

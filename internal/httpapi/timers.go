@@ -178,7 +178,7 @@ func idempotencyKey(h http.Header) (string, error) {
 		}
 	}
 	if len(values) > 1 || key == "" {
-		return "", badField(headerKey, "give one key, and not an empty one")
+		return "", badField(headerKey, "the header must occur once, with a key that is not empty")
 	}
 	if !utf8.ValidString(key) { // in JSON two different invalid keys could become the same id
 		return "", &Error{Status: http.StatusUnprocessableEntity, Code: string(schemas.CodeInvalidEvent), Field: headerKey, Detail: "the header " + headerKey + " is not UTF-8"}

@@ -149,7 +149,7 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 // Check returns an error for values that the file cannot have.
 func (t *Token) Check() error {
 	if generated(t.Name) {
-		return errors.New("name: this is a token; it belongs to its owner alone")
+		return errors.New("name: this is the text of a token, which only its owner may have: write a name of your choice, such as deploy")
 	}
 	if !validName.MatchString(t.Name) || t.Name == AdminName {
 		return fmt.Errorf("name %.80q must be 1 to 64 letters, digits, '.', '_' or '-', begin with a letter or a digit, and not be %s", t.Name, AdminName)

@@ -169,7 +169,7 @@ func TestParse(t *testing.T) {
 		good + "- " + secret:           "line 2: must be a group",
 		good + "- {" + secret + ": 1}": "line 2: bfy_",
 		good + "- {name: b, hash: " + secret + ", scopes: [read]}":                                       "line 2: hash: this is a token",
-		good + "- {name: " + secret + ", hash: sha256:" + strings.Repeat("00", 32) + ", scopes: [read]}": "line 2: name: this is a token",
+		good + "- {name: " + secret + ", hash: sha256:" + strings.Repeat("00", 32) + ", scopes: [read]}": "line 2: name: this is the text of a token",
 		good + "- {name: b, hash: sha256:" + strings.Repeat("00", 31) + ", scopes: [read]}":              "line 2: hash: must be sha256:",
 		good + "- {name: b, hash: sha256:" + strings.Repeat("0g", 32) + ", scopes: [read]}":              "line 2: hash: must be sha256:",
 		good + "- {name: b, hash: md5:00, scopes: [read]}":                                               "line 2: hash: must be sha256:",

@@ -44,7 +44,7 @@ func (a *api) startTenants() error {
 func (a *api) tenant(byAccount map[string]map[string]func(*endpoint.Request), r *endpoint.Request) {
 	account, name := schemas.TenantRequest(r.Subject)
 	if !imported(r.Reply) || requestInfo(r.Header).Account != account {
-		a.respond("tenant", r, nil, schemas.Errorf(schemas.CodeBadRequest, "a request on %s.> comes through the import of account %s; nothing was done", strings.TrimSuffix(r.Subject, "."+name), account))
+		a.respond("tenant", r, nil, schemas.Errorf(schemas.CodeBadRequest, "%s.> serves only account %s, through the service import of that account; nothing was done: send the request from it", strings.TrimSuffix(r.Subject, "."+name), account))
 		return
 	}
 	verbs, ok := byAccount[account]
