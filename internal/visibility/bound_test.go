@@ -24,7 +24,9 @@ import (
 const (
 	// boundEnv is the number of timers that end in TestBound, 6,000 by default.
 	boundEnv = "BELFRY_VISIBILITY_ENDED"
-	// boundBytes is history-bytes in TestBound: so much that a default run exceeds it, or 16 MiB with boundEnv.
+	// boundBytesEnv is history-bytes in TestBound with boundEnv, 16 MiB by default.
+	boundBytesEnv = "BELFRY_VISIBILITY_BYTES"
+	// boundBytes is history-bytes in TestBound: so much that a default run exceeds it. boundBytesLong is the default with boundEnv.
 	boundBytes, boundBytesLong = 3 << 19, 16 << 20
 	// boundBatch is the number of timers that end at a time.
 	boundBatch = 1000
@@ -84,6 +86,11 @@ func TestBound(t *testing.T) {
 			t.Fatal(err)
 		}
 		bound, lines, cadence = boundBytesLong, 20, 0
+		if text := os.Getenv(boundBytesEnv); text != "" {
+			if bound, err = strconv.ParseInt(text, 10, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	e := &endless{buckets: buckets{revision: uint64(count)}, timers: &benchTimers{rand.New(rand.NewPCG(4, 4)), count}, ended: make(chan []store.Timer)}
 	folder := t.TempDir()
