@@ -19,6 +19,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -146,9 +147,12 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 		o.Callbacks.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: []string{"127.0.0.1"}}, "globex": {}}
 		f.apps = append(f.apps, start(t, o))
 	}
-	waittest.Until(t, "all nodes serve tenants", func() bool {
+	waittest.Until(t, "all nodes serve tenants, with open search indexes", func() bool {
 		for _, a := range f.apps {
 			if a.store.CanServeTenants() != nil {
+				return false
+			}
+			if _, err := a.Visibility().Search(t.Context(), visibility.Query{}); err != nil {
 				return false
 			}
 		}
