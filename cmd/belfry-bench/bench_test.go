@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,14 +20,23 @@ import (
 	"github.com/belfryio/belfry/internal/buildtest"
 	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/doctest"
+	"github.com/belfryio/belfry/internal/testsize"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // binary is the program, built once for all tests of this package.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	waittest.Parallel(4)
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
+	flag.Parse() // for -short
+	if testing.Short() {
+		return m.Run() // program skips the tests that run the program
+	}
 	dir, err := os.MkdirTemp("", "belfry-bench-cli-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,6 +54,13 @@ func testMain(m *testing.M) int {
 // bound is far longer than any run here takes.
 const bound = 2 * time.Minute
 
+// program returns the command of the program. With -short it skips the test.
+func program(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	testsize.NotShort(t, "this test runs the program")
+	return exec.CommandContext(ctx, binary, args...)
+}
+
 type result struct {
 	out, err string
 	code     int
@@ -53,7 +70,7 @@ func runTool(t *testing.T, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := program(ctx, t, args...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	var exit *exec.ExitError
@@ -188,6 +205,7 @@ func TestBenchUsage(t *testing.T) {
 
 func TestBenchCurves(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "five nodes and servers; TestCurves of internal/bench measures a curve")
 	out := filepath.Join(t.TempDir(), "out")
 	r := runTool(t, "curves", "--profile", "fast", "--only", "replicas", "--scale", "0.1", "--warmup", "20", "--out", out)
 	if r.code != 0 || !strings.Contains(r.out, "| fast: by replicas | 1 | 3 |") {

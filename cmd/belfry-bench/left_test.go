@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
@@ -37,7 +36,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			cmd := exec.CommandContext(t.Context(), binary, append(c.args, "--profile", "fast", "--warmup", "-1", "--dir", dir)...)
+			cmd := program(t.Context(), t, append(c.args, "--profile", "fast", "--warmup", "-1", "--dir", dir)...)
 			progress := &logtest.Buffer{}
 			cmd.Stderr = progress
 			if err := cmd.Start(); err != nil {
