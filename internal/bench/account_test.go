@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -40,6 +41,7 @@ func started(t *testing.T, set ...func(*Config)) *Env {
 // the stream has it twice. The record explains why an event is missing.
 func TestAccountAsksTheStream(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for events that do not come")
 	e := started(t)
 	ctx := t.Context()
 	a, err := e.NewAdder("bench_account")
@@ -65,17 +67,13 @@ func TestAccountAsksTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := e.progress()
-	// The test waits this long for the missing event. A machine rarely stops for longer.
-	const patience = 7 * time.Second
-	if err := w.Wait(ctx, patience, func(int) {}); err != nil {
-		t.Fatal(err)
-	}
+	arrived(t, w, fires+1)
 	// The subscriber misses one event and receives one twice.
 	w.mu.Lock()
 	w.at[3] = 0
 	w.mu.Unlock()
 	w.note([]byte(`{"id":"` + a.ID(5) + `"}`))
-	acc, err := w.accountPatient(ctx, p, patience)
+	acc, err := w.accountPatient(ctx, p, storedPatience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +88,28 @@ func TestAccountAsksTheStream(t *testing.T) {
 	if _, err := e.js.Publish(ctx, schemas.SubjectFired(a.service), []byte(`{"id":"`+a.ID(5)+`"}`), jetstream.WithMsgID("another")); err != nil {
 		t.Fatal(err)
 	}
-	if acc, err = w.accountPatient(ctx, p, patience); err != nil || acc.Duplicates != 1 {
+	if acc, err = w.accountPatient(ctx, p, storedPatience); err != nil || acc.Duplicates != 1 {
 		t.Errorf("with a second copy in the stream: got %+v (%v), want 1 duplicate", acc, err)
 	}
 	if err := acc.Err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {
 		t.Errorf("with a second copy in the stream: got error %v, want \"1 came twice\"", err)
 	}
+}
+
+// storedPatience suffices when all events are stored: Account reads them at once.
+const storedPatience = time.Second
+
+// arrived waits until the subscriber has received n events, and the stream has stored as many since the watch began.
+func arrived(t *testing.T, w *Watch, n int) {
+	t.Helper()
+	name, _ := w.adder.fired()
+	waittest.Until(t, fmt.Sprintf("%d events at the subscriber and in the stream", n), func() bool {
+		s, err := w.env.js.Stream(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Seen() == n && s.CachedInfo().State.LastSeq+1 >= w.first+uint64(n)
+	})
 }
 
 // followed returns an adder, and a follower that waits until 30 of its timers succeed.
@@ -139,6 +153,7 @@ func TestSettled(t *testing.T) {
 // them too seldom reports it.
 func TestFollow(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits until records expire")
 	e := started(t, func(c *Config) { c.Retention, c.Warmup = 4*time.Second, -1 })
 	ctx := t.Context()
 	a, records := followed(t, e)

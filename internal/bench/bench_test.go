@@ -56,7 +56,7 @@ func config(t *testing.T) Config {
 
 func run(t *testing.T, name string, change func(*Config)) *Result {
 	t.Helper()
-	testsize.Brief(t, "a load", "TestAdd", "TestSteady")
+	testsize.Brief(t, "a load", "TestAdd")
 	w, err := Find(name)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 func contenders() []Contender {
@@ -21,6 +22,7 @@ func contenders() []Contender {
 // TestCompare measures two rows of both systems, one of which the peer does not have.
 func TestCompare(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "six loads, one after another")
 	rows := 0
 	c := &Comparison{
 		Config: config(t), Contenders: contenders(), Profiles: []app.Profile{app.ProfileFast}, Repeat: 2, Scale: 0.004, Only: []string{"bulk", "clientbatch"},

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // TestCurves measures two points of a curve at a tiny scale and writes the results.
 func TestCurves(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it starts eight nodes, one after another")
 	c := config(t)
 	c.Warmup, c.Seconds = 20, 1000 // multiplied by the scale
 	g := &Growth{Config: c, Profiles: []app.Profile{app.ProfileFast}, Scale: 0.001, Only: []string{"pending"}, MaxPending: 100_000}
@@ -59,6 +61,9 @@ func TestServices(t *testing.T) {
 	for _, name := range []string{"steady", "callback", "burst"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name != "callback" { // which has the most
+				testsize.Long(t, "three loads")
+			}
 			r := run(t, name, func(c *Config) {
 				c.Services, c.Rate, c.Seconds, c.Count = 7, 100, 1, 100
 				if name == "callback" {

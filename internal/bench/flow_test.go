@@ -1,9 +1,14 @@
 package bench
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/belfryio/belfry/internal/testsize"
+)
 
 func TestFlow(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "four loads, one after another")
 	r := run(t, "flow", func(c *Config) { c.Rate, c.Seconds = 100, 1 })
 	if r.Verified.Found != 4*100 || figure(t, r, "with a limit, turn 2: timers concluded") <= 0 {
 		t.Errorf("got %+v, want four times 100 timers", r)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -48,7 +49,7 @@ func TestPeerSingles(t *testing.T) {
 
 func TestPeerSteady(t *testing.T) {
 	t.Parallel()
-	for _, ahead := range []bool{false, true} {
+	for _, ahead := range []bool{false, true}[:testsize.Choose(t, "loads", 1, 1, 2)] {
 		r := peer(t, "steady", func(c *Config) { c.Rate, c.Seconds, c.Ahead, c.Lead = 200, 2, ahead, 5*time.Second })
 		if l := r.latency(latenessAtSubscriber); r.Verified.Found != 400 || r.Verified.Unseen != 0 || l == nil || l.Count() != 400 {
 			t.Errorf("ahead %t: got %+v, want 400 timers with their lateness, all seen by the subscriber", ahead, r)
@@ -58,6 +59,7 @@ func TestPeerSteady(t *testing.T) {
 
 func TestPeerBurst(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "TestBurst and TestPeerSteady run its parts")
 	r := peer(t, "burst", func(c *Config) { c.Count, c.Lead = 500, 5*time.Second })
 	if r.Verified.Found != 500 || figure(t, r, "first, at the subscriber") > figure(t, r, "last, at the subscriber") {
 		t.Errorf("got %+v, want 500 timers, and the first no later than the last", r)
@@ -75,6 +77,7 @@ func TestPeerCancel(t *testing.T) {
 // TestPeerPending: the timers survive SIGKILL.
 func TestPeerPending(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "TestPending has its steps, and a server is started four times")
 	r := peer(t, "pending", func(c *Config) { c.Count, c.Seconds, c.Settle = 1000, 1, time.Second })
 	if r.Verified.Found != 1001 || figure(t, r, restartFigure) <= 0 || figure(t, r, "memory, settled after the adds") <= 0 {
 		t.Errorf("got %+v, want 1,000 timers and the one of the restart, and the memory", r)
@@ -85,6 +88,7 @@ func TestPeerPending(t *testing.T) {
 // Belfry.
 func TestPeerFaults(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for events that do not come")
 	e := started(t, func(c *Config) { c.System, c.On, c.InProcess = NATSSchedules, OnServer, false })
 	ctx, sut := t.Context(), schedulesPeer{e}
 	a, err := e.NewAdder("bench_faults")
@@ -119,17 +123,14 @@ func TestPeerFaults(t *testing.T) {
 	if err := sut.cancel(ctx, e.js.Conn(), a, 8); err == nil {
 		t.Error("cancel of a timer that is not pending: got no error, want one")
 	}
-	const patience = 7 * time.Second
-	if err := w.Wait(ctx, patience, func(int) {}); err != nil {
-		t.Fatal(err)
-	}
+	arrived(t, w, 5)
 	stream, subject := sut.fired("bench_faults")
 	for range 2 {
 		if _, err := e.js.Publish(ctx, subject, []byte(`{"id":"`+a.ID(9)+`"}`), jetstream.WithExpectStream(stream)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	acc, err := w.accountPatient(ctx, e.progress(), patience)
+	acc, err := w.accountPatient(ctx, e.progress(), storedPatience)
 	if err != nil {
 		t.Fatal(err)
 	}

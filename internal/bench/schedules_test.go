@@ -4,11 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
 func TestSchedules(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "three loads, one after another")
 	r := run(t, "schedules", func(c *Config) { c.Count, c.Seconds = 40, 2 })
 	// 40 schedules of every second: 2 s, and 2 s before and after; then twice 80 one-shot timers.
 	if want := 40*6 + 2*80; r.Verified.Found != want || len(r.Latencies) != 6 || r.Latencies[1].Count() == 0 {
@@ -34,6 +36,7 @@ func TestSchedulesInstant(t *testing.T) {
 
 func TestSchedulesDaily(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "TestPending has its steps, and a server is started four times")
 	r := run(t, "schedules", func(c *Config) { c.Daily, c.Seconds = 300, 1 })
 	if r.Verified.Found != 301 || figure(t, r, restartFigure) <= 0 || r.Settings["daily"] != 300 {
 		t.Errorf("got %+v, want 300 schedules, and the timer of the restart", r)

@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 func TestTable(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "four loads, one after another")
 	c := config(t)
 	c.Raw = 50
 	table := &Table{Config: c, Profiles: []app.Profile{app.ProfileSafe, app.ProfileFast}, Scale: 0.005, Only: []string{"bulk", "day"}}
@@ -48,6 +50,7 @@ func TestTable(t *testing.T) {
 // TestTableCallbacks: the node is a separate process and calls back to this one.
 func TestTableCallbacks(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "TestCallback and TestTable run its parts")
 	table := &Table{Config: config(t), Profiles: []app.Profile{app.ProfileFast}, Scale: 0.01, Only: []string{"http"}}
 	r, err := table.Run(t.Context())
 	if err != nil {

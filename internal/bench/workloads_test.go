@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 func TestSingle(t *testing.T) {
@@ -60,6 +61,7 @@ func TestCallback(t *testing.T) {
 // there.
 func TestRemote(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "a load")
 	url := started(t).node.NATSURL()
 	r := run(t, "callback", func(c *Config) { c.NATSURL, c.Rate, c.Seconds, c.Callback, c.Raw = url, 100, 2, CallbackNATS, 50 })
 	if r.Verified.Found != 200 || r.value(cpuFigure) != 0 || r.value(rawCPU("publish")) != 0 || figure(t, r, "raw JetStream publish") <= 0 || r.Settings["on"] != "remote" {
@@ -100,6 +102,7 @@ func TestTopologies(t *testing.T) {
 	}
 	t.Run("pending on a server", func(t *testing.T) {
 		t.Parallel()
+		testsize.Long(t, "TestPending has its steps, and a server is started four times")
 		r := run(t, "pending", func(c *Config) { c.On, c.Count, c.Seconds, c.Settle = OnServer, 500, 1, time.Second })
 		if r.Verified.Found != 501 || figure(t, r, "memory of the servers, pending") <= 0 || figure(t, r, "memory of the node, pending") <= 0 {
 			t.Errorf("got %+v, want 501 timers and the memory of servers and node", r)
