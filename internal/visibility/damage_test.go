@@ -110,6 +110,7 @@ func TestUpgrade(t *testing.T) {
 // TestReaderFindsDamage: the file is built again if only a search notices that it is damaged.
 func TestReaderFindsDamage(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits until the file is built again")
 	b := newBuckets()
 	b.put(0, 10)
 	v := followed(t, b, t.TempDir())

@@ -6,6 +6,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
+func TestMain(m *testing.M) {
+	waittest.Parallel(4)
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -214,6 +215,7 @@ func cancelled(t *testing.T, n *node, id string) {
 // removed.
 func TestAwayForLong(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "three nodes, one after another")
 	o := options(t)
 	o.Retention = 2 * time.Second
 	n := start(t, o)
@@ -243,6 +245,7 @@ func TestAwayForLong(t *testing.T) {
 // deleted and built again.
 func TestOtherBuckets(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "three nodes, one after another")
 	o := options(t)
 	n := start(t, o)
 	n.add(t, "theirs", `"timerafter":"PT1H"`)
