@@ -22,7 +22,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
+func TestMain(m *testing.M) {
+	waittest.Parallel(4)
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
+}
 
 // startNode starts a node on loopback; change may set further options.
 func startNode(t *testing.T, change func(*app.Options)) *app.App {

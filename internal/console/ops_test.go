@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -173,6 +174,7 @@ func hidden(p page, name string) string {
 
 // testLimits: a limit is looked at, stored, paused, resumed and deleted; a limit of adds has its quotas.
 func testLimits(t *testing.T, b *browser) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	const path = "/limits/key?key=api.example.com"
 	b.get(t, path).want(t, 200, "No limit")
 	limit := []string{"key", "api.example.com", "rate", "100/m", "burst", "10", "parallel", "5", "circuit", "0"}
@@ -201,6 +203,7 @@ func testLimits(t *testing.T, b *browser) {
 
 // testCalendars: a calendar is made after a look at the runs that it moves, shown with its next dates, changed and deleted.
 func testCalendars(t *testing.T, b *browser) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	b.post(t, "/calendars/set", form("name", "festive", "dates", "2027-12-24, *-12-25 # every year\n*-01-01")).want(t, 200, "Store calendar festive?", "3 dates. 0 schedules exclude")
 	b.get(t, "/calendars/festive").want(t, 404)
 	b.post(t, "/calendars/set", form("name", "festive", "dates", "2001-12-24 *-12-25\n*-01-01", "confirm", "yes")).want(t, 200, "The calendar is stored.", "Next dates", "-12-25</li>", "-01-01</li>").without(t, "2001-12-24</li>")

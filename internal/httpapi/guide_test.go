@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/doctest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -27,6 +28,7 @@ func testGuide(t *testing.T, n *node) {
 			// They need no other block, and wait seconds until each change is in force.
 			t.Run(strings.Fields(commands)[len(strings.Fields(commands))-1], func(t *testing.T) {
 				t.Parallel()
+				testsize.NotShort(t, "it waits until changes are in force")
 				runBlock(t, n, commands)
 			})
 			continue

@@ -15,9 +15,13 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
+func TestMain(m *testing.M) {
+	waittest.Parallel(4)
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
+}
 
 // node is a node that the subtests of a test share.
 type node struct {
@@ -74,7 +78,7 @@ func TestAPI(t *testing.T) {
 			})
 		}
 	})
-	if t.Failed() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+	if t.Failed() || testing.Short() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
 		return // not all have run
 	}
 	d, err := the()

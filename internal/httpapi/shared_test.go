@@ -10,11 +10,13 @@ import (
 
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // testFlows: a limit is stored, shown, paused and deleted, each only at its revision.
 func testFlows(t *testing.T, n *node) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	do := func(method, path, body string, header ...string) reply {
 		t.Helper()
 		return n.send(t, method, "/v1/flows/"+path, body, append([]string{"Content-Type", jsonType}, header...)...)
@@ -47,6 +49,7 @@ func testFlows(t *testing.T, n *node) {
 
 // testFlowReset: the calls of a key that its target has stopped begin again.
 func testFlowReset(t *testing.T, n *node) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -62,6 +65,7 @@ func testFlowReset(t *testing.T, n *node) {
 
 // testCalendars: a calendar is stored, shown and deleted, each only at its revision.
 func testCalendars(t *testing.T, n *node) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	put := func(body string, header ...string) reply {
 		t.Helper()
 		return n.send(t, "PUT", "/v1/calendars/http", body, append([]string{"Content-Type", jsonType}, header...)...)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -414,6 +415,7 @@ func TestStreamsShareAFeed(t *testing.T) {
 // TestStreamTimeouts: the time-outs of requests do not end a stream.
 func TestStreamTimeouts(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for time-outs")
 	const timeout = time.Second // a slow machine needs a part of it for the request and the answer's beginning
 	checks := atomic.Int32{}
 	c, _ := serveStreams(t, silent, func(o *httpapi.Config) {
