@@ -25,6 +25,8 @@ type Config struct {
 	IndexKeep time.Duration
 	// Timeout bounds every request to JetStream, at least 10 ms; default 5 s.
 	Timeout time.Duration
+	// ReadyWithin bounds the time for which Open waits for JetStream; default 1 min.
+	ReadyWithin time.Duration
 	// Window bounds the writes that wait for their acknowledgements; default 16,384.
 	Window int
 	// GroupCommit lets the store commit writes in atomic batches while a stream is busy. It
@@ -85,6 +87,7 @@ const (
 	DefaultRetention   = time.Hour
 	DefaultIndexKeep   = 30 * time.Minute
 	DefaultTimeout     = 5 * time.Second
+	DefaultReadyWithin = time.Minute
 	DefaultWindow      = 16 << 10
 	DefaultFiredMaxAge = 24 * time.Hour
 	DefaultDeadMaxAge  = 30 * 24 * time.Hour
@@ -117,6 +120,7 @@ func (c *Config) setDefaults() error {
 	def(&c.Retention, DefaultRetention)
 	def(&c.IndexKeep, DefaultIndexKeep)
 	def(&c.Timeout, DefaultTimeout)
+	def(&c.ReadyWithin, DefaultReadyWithin)
 	def(&c.FiredMaxAge, DefaultFiredMaxAge)
 	def(&c.DeadMaxAge, DefaultDeadMaxAge)
 	def(&c.RejectedMaxAge, DefaultRejectedMaxAge)

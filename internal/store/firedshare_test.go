@@ -12,6 +12,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -19,6 +20,7 @@ import (
 // fired-max-per-service assumes evicts no events of other services, and is reported.
 func TestLargeEventsOfOneService(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for the trims of a stream")
 	const limit, payload, small = 32 << 20, 200 << 10, 20
 	srv := natstest.Run(t)
 	s, err := store.Open(t.Context(), srv.Connect(), store.Config{Node: "n", FiredMaxBytes: limit}, zerolog.Nop())

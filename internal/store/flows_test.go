@@ -14,6 +14,7 @@ import (
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -35,6 +36,7 @@ func limits(t *testing.T, nc *nats.Conn, node string) *store.Store {
 // acknowledged, and marks the limits under which waiting events may be called earlier.
 func TestLimits(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits until changes are in force")
 	server := natstest.Run(t)
 	a, b := limits(t, server.Connect(), "a"), open(t, server.Connect(), func(c *store.Config) { c.Node = "b" })
 	ctx := t.Context()

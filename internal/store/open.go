@@ -68,7 +68,7 @@ const (
 )
 
 // Open opens a store. It makes the streams, buckets and keys that are missing, and checks the
-// existing ones. It waits up to readyWithin for JetStream. The caller must call Close, and
+// existing ones. It waits up to Config.ReadyWithin for JetStream. The caller must call Close, and
 // close the connection itself. Errors: schemas.CodeConfig if the server lacks a required
 // feature, or if the store was made with settings that cannot be changed;
 // schemas.CodeStoreFull if there is too little storage; schemas.ErrDamaged or
@@ -102,11 +102,11 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.Letters.moved, s.Adds.moved, s.Events.moved = cfg.Moved, cfg.Moved, cfg.Moved
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	m := &streamMaker{jet: c, log: log, configs: streamConfigs{cfg: &s.cfg, shrink: 1}}
-	if err := waitUntilReady(ctx, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {
+	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {
 		c.Close()
 		return nil, err
 	}
-	if err := waitUntilReady(ctx, func(ctx context.Context) error { return s.create(ctx, m) }); err != nil {
+	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.create(ctx, m) }); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -135,16 +135,13 @@ func (s *Store) openRecords() {
 	}
 }
 
-// Bounds of waitUntilReady. A stream has no leader for a while after it was made, or after
-// its servers have started; a busy disk makes that longer.
-const (
-	readyWithin = time.Minute
-	readyPause  = 100 * time.Millisecond
-)
+// readyPause is the pause before waitUntilReady repeats.
+const readyPause = 100 * time.Millisecond
 
-// waitUntilReady repeats do, which must be repeatable, while JetStream does not answer.
-func waitUntilReady(ctx context.Context, do func(context.Context) error) error {
-	until := time.Now().Add(readyWithin)
+// waitUntilReady repeats do, which must be repeatable, while JetStream does not answer, for a time. A stream has no
+// leader for a while after it was made, or after its servers have started; a busy disk makes that longer.
+func waitUntilReady(ctx context.Context, within time.Duration, do func(context.Context) error) error {
+	until := time.Now().Add(within)
 	for {
 		err := do(ctx)
 		if !errors.Is(err, schemas.ErrUnavailable) || time.Now().After(until) {

@@ -34,6 +34,7 @@ func opens(ctx context.Context, nc *nats.Conn, cfg store.Config) error {
 func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, words ...string) {
 	t.Helper()
 	cfg.Timeout = time.Minute // the server answers, whenever the machine lets it
+	cfg.ReadyWithin = time.Duration(testsize.Choose(t, "seconds for which Open retries", 10, 10, 60)) * time.Second
 	err := opens(t.Context(), nc, cfg)
 	if err == nil {
 		t.Fatal("the store was opened")
@@ -195,7 +196,7 @@ func TestConcurrentFirstOpen(t *testing.T) {
 
 func TestOpenRefused(t *testing.T) {
 	t.Parallel()
-	testsize.NotShort(t, "Open retries for a minute")
+	testsize.NotShort(t, "Open retries for a while")
 	t.Run("config", func(t *testing.T) {
 		t.Parallel()
 		nc := natstest.Run(t).Connect()
