@@ -8,6 +8,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -70,6 +71,7 @@ func TestPlansAgain(t *testing.T) {
 // schedule again.
 func TestPlansWhatFollowedAnOlderCopy(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits until changes are in force")
 	srv := natstest.Run(t)
 	cfg := store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: 1e9, WheelSize: 1000}}
 	setup := open(t, srv.Connect(), "setup", cfg)
@@ -99,6 +101,7 @@ func TestPlansWhatFollowedAnOlderCopy(t *testing.T) {
 // the record although it is not due. That node plans the schedule.
 func TestPlansOfNewerFormat(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits until changes are in force")
 	srv := natstest.Run(t)
 	cfg := store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: 1e9, WheelSize: 1000}}
 	setup := open(t, srv.Connect(), "setup", cfg)

@@ -55,7 +55,7 @@ func open(t *testing.T, nc *nats.Conn, name string, cfg store.Config) *store.Sto
 
 func start(t *testing.T, srv *natstest.Server, name string, cfg store.Config, change func(*scheduler.Options)) *node {
 	t.Helper()
-	testsize.Brief(t, "a server for each test", "TestFiresOnTime", "TestSchedules", "TestNodesShare")
+	testsize.Brief(t, "a server for each test", "TestFiresOnTime", "TestOutageLongerThanTheIndex", "TestSweeperFindsAPlantedOrphan", "TestPendingAfterACrash")
 	n := &node{nc: srv.Connect(), reg: prometheus.NewRegistry()}
 	n.store = open(t, n.nc, name, cfg)
 	n.time = clustertime.NewService(func(ctx context.Context) (clustertime.Reading, error) {
@@ -184,7 +184,8 @@ func TestFiresOnTime(t *testing.T) {
 	srv := natstest.Run(t)
 	n := start(t, srv, "n1", store.Config{}, nil)
 	// Overdue, due now, in the horizon, and beyond it.
-	ws := timers(500, func(i int64) int64 { return nowMs() - 500 + i*15 })
+	apart := int64(testsize.Choose(t, "ms between two timers", 6, 15, 15))
+	ws := timers(500, func(i int64) int64 { return nowMs() - 500 + i*apart })
 	create(t, n.store, ws...)
 	got := fired(t, n.nc, len(ws))
 	checkTimes(t, got)
@@ -198,6 +199,7 @@ func TestFiresOnTime(t *testing.T) {
 
 func TestDueDuringDownTime(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits while no scheduler runs")
 	srv := natstest.Run(t)
 	setup := open(t, srv.Connect(), "setup", store.Config{})
 	ws := timers(200, func(i int64) int64 { return nowMs() + i })
