@@ -2,6 +2,7 @@ package fake_test
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +13,14 @@ import (
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
+
+// The tests mostly wait, and run no server.
+func TestMain(m *testing.M) {
+	waittest.Parallel(16)
+	os.Exit(m.Run())
+}
 
 // TestConformance runs the suite that the real store passes, too.
 func TestConformance(t *testing.T) {
