@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(workerVariable); url != "" {
 		workForever(url)
 	}
+	waittest.Parallel(4)
 	goleak.VerifyTestMain(m)
 }
 

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestScheduleOperations operates schedules and timers that a node fires meanwhile.
 func TestScheduleOperations(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for runs of schedules")
 	c := connect(t)
 	ctx := t.Context()
 

@@ -15,6 +15,7 @@ import (
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -23,6 +24,7 @@ import (
 // response type stream and the least permissions.
 func TestWorkAcrossAccounts(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for a server with accounts")
 	conf := t.TempDir() + "/nats.conf"
 	if err := os.WriteFile(conf, []byte(`
 listen: "127.0.0.1:-1"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // TestBoundary: doctor explains the risk of running everything in one account.
@@ -37,6 +38,7 @@ func TestBoundary(t *testing.T) {
 	})
 	t.Run("the server says nothing", func(t *testing.T) {
 		t.Parallel()
+		testsize.NotShort(t, "it waits for time-outs")
 		srv := natstest.Run(t, func(o *server.Options) {
 			o.Users = []*server.User{{Username: "mute", Password: "pw", Permissions: &server.Permissions{
 				Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>"}}, Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},

@@ -25,7 +25,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
+func TestMain(m *testing.M) {
+	waittest.Parallel(4)
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
+}
 
 // accounts is a server configuration with an account for Belfry, whose user "asker" may
 // read the servers' settings, and a system account.

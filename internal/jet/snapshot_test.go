@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 func newClient(t *testing.T, nc *nats.Conn, timeout time.Duration) *Client {
@@ -147,6 +148,7 @@ func TestRestoreDamaged(t *testing.T) {
 // subject, instead of waiting for an answer.
 func TestCopyDenied(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for time-outs")
 	deny := func(subject string) *server.Permissions {
 		return &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{subject}}}
 	}
@@ -257,6 +259,7 @@ func TestCopyCutOff(t *testing.T) {
 // reader.
 func TestCopyEnds(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it waits for time-outs")
 	c := newClient(t, natstest.Run(t).Connect(), 30*time.Second)
 	makeStream(t, c, manyMessages)
 	ctx, cancel := context.WithCancel(t.Context())
