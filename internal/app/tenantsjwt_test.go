@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 )
 
 // TestTenantsOperatorMode runs the checks of TestTenants on a server in operator mode: an operator,
@@ -33,6 +34,7 @@ func TestTenantsOperatorMode(t *testing.T) {
 // TestTenantsOperatorModeCluster runs them on three servers with three nodes.
 func TestTenantsOperatorModeCluster(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "three nodes; TestTenantsCluster and TestTenantsOperatorMode show the two parts")
 	mode := operatorMode(t)
 	testTenants(startTenants(t, mode, clusterURLs(natstest.Cluster3(t, mode.server)), 3))
 }
