@@ -191,7 +191,7 @@ func runSeeds(t *testing.T, n uint64, cfg Config) (sum Stats, all bool) {
 	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" && s != "later" {
 		n = number(t, s)
 	} else {
-		n = uint64(testsize.Choose(t, "seeds", min(shortSeeds, int(n)), int(n+2)/3, int(n)))
+		n = uint64(testsize.Choose(t, "seeds", min(shortSeeds, int(n)), int(n+4)/5, int(n)))
 	}
 	failed := 0
 	for cfg.Seed = 1; cfg.Seed <= n; cfg.Seed++ {
