@@ -18,6 +18,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -40,6 +41,7 @@ const (
 // reads the format joins, it fires them. Nothing is early or fired twice.
 func TestNewerRecordsOnProcesses(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "it builds another program, and tests of the same name as this one in scheduler and internal/sim run without processes")
 	next := proc.BuildLevel(t)
 	server := proc.NewServers(t, 1)[0]
 	server.Start()
