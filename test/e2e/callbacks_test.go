@@ -13,6 +13,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -97,9 +98,16 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		{svc: "nobody", callback: "nats:nobody.listens", extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "no_responders"},
 	}
 	const each, goodCount = 40, 400
+	busyCount := testsize.Choose(t, "events of the busy service, which pauses 2 s for each", 8, 8, each)
+	count := func(svc string) int {
+		if svc == "busy" {
+			return busyCount
+		}
+		return each
+	}
 	begin := time.Now().Add(2 * time.Second)
 	for _, x := range cases {
-		for n := range each {
+		for n := range count(x.svc) {
 			at := attrs{"id": fmt.Sprintf("%s-%d", x.svc, n), "timersvc": x.svc, "timercallback": x.callback, "timerbackoff": "50ms..200ms", "timerat": schemas.FormatTime(begin.Add(time.Duration(n) * 5 * time.Millisecond).UnixMilli())}
 			for k, v := range x.extra {
 				at[k] = v
@@ -133,7 +141,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 	}
 
 	for _, x := range cases {
-		for n := range each {
+		for n := range count(x.svc) {
 			id := fmt.Sprintf("%s-%d", x.svc, n)
 			i := c.until(id, x.state)
 			if i.Attempts != x.attempts {
@@ -155,7 +163,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		}
 		want := 0
 		if x.state == schemas.StateFail {
-			want = each
+			want = count(x.svc)
 		}
 		if len(dead.Dead) != want {
 			t.Errorf("%s: %d dead letters, want %d", x.svc, len(dead.Dead), want)

@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -164,6 +166,9 @@ func TestWrongHostClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if !slices.Contains([]string{"behind", "jumps ahead", "jumps back"}, name) {
+				testsize.Long(t, "another wrong clock")
+			}
 			server := natstest.Run(t)
 			off := func(d time.Duration, seconds int) bool {
 				return (d - time.Duration(seconds)*time.Second).Abs() > hour*time.Second/2

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -150,6 +151,9 @@ func TestHostClockJumpsOverDaylightSaving(t *testing.T) {
 		for _, pass := range []string{"as time goes by", "in one jump"} {
 			t.Run(name+", "+pass, func(t *testing.T) {
 				t.Parallel()
+				if (pass == "in one jump") != strings.HasPrefix(name, "Lord Howe") {
+					testsize.Long(t, "each change in another pass")
+				}
 				throughChange(t, bin, c, pass == "in one jump")
 			})
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -31,6 +32,9 @@ func TestFullDisk(t *testing.T) {
 	for _, profile := range []string{"safe", "fast"} {
 		t.Run(profile, func(t *testing.T) {
 			t.Parallel()
+			if profile == "fast" {
+				testsize.Long(t, "two more outages")
+			}
 			n := proc.New(t, proc.Options{Config: "profile: " + profile + "\nshards: 2\n"})
 			if err := n.SmallDisk(256 << 20); err != nil {
 				t.Skipf("NOTHING WAS SHOWN: this machine cannot provide a disk that can be filled: %v", err)

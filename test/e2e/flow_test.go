@@ -18,6 +18,7 @@ import (
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -319,7 +320,7 @@ func TestFlowParallelKill(t *testing.T) {
 	var g gauge
 	callee := newCallee(t, func(_ int, _ http.ResponseWriter, r *http.Request) { g.hold(r, 500*time.Millisecond) })
 	openOperator(t, server.URL()).set("slow", flow.Limit{Parallel: 3})
-	const events = 90
+	events := testsize.Choose(t, "events, six a second", 45, 45, 90)
 	for n := range events {
 		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "slow", "timerflow": "slow", "timercallback": callee.url, "timerafter": "10ms"}, `{}`))
 	}

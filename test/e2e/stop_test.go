@@ -15,6 +15,7 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -23,6 +24,7 @@ import (
 // is early.
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
+	testsize.NotShort(t, "it starts six nodes")
 	server := natstest.Run(t)
 	c := connect(t, server.URL())
 	callee := newCallee(t, nil)
