@@ -40,7 +40,7 @@ func newRig(t *testing.T) *rig { return newRigWith(t, 0) }
 // newRigWith uses a store with the given ServiceGrace; 0 is the default.
 func newRigWith(t *testing.T, grace time.Duration) *rig {
 	t.Helper()
-	testsize.Brief(t, "a server for each test", "TestSuccessOverHTTP", "TestSuccessOverNATS", "TestFailuresEndAsDocumented", "TestRetryThenSuccessCountsAttempts", "TestFlowParallel")
+	testsize.Brief(t, "a server for each test", "TestSuccessOverHTTP", "TestSuccessOverNATS", "TestFailuresEndAsDocumented", "TestRetryThenSuccessCountsAttempts", "TestFlowSlotsReturned")
 	r := &rig{t: t, server: natstest.Run(t), log: &logtest.Buffer{}}
 	r.nc = r.server.Connect()
 	var err error
