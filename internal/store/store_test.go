@@ -14,7 +14,7 @@ import (
 
 func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Store {
 	t.Helper()
-	testsize.Brief(t, "a server for each test", "TestOpenAgain", "TestGroupDuplicates", "TestLimits", "TestFindFired")
+	testsize.Brief(t, "a server for each test", "TestOpenAgain", "TestGroupDuplicates", "TestFindFired")
 	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry}
 	for _, f := range change {
 		f(&cfg)

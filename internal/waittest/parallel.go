@@ -8,7 +8,8 @@ import (
 )
 
 // Parallel makes n parallel tests of the package run at a time, unless go test has -parallel. It is for a
-// package whose tests mostly wait, so that more than GOMAXPROCS of them load the machine no more. More than 4 starve each other on a machine with other work, and requests with a time limit fail. Under the race
+// package whose tests mostly wait, so that more than GOMAXPROCS of them load the machine no more. More than 4 with servers of
+// their own starve each other on a machine with other work, and requests with a time limit fail. Under the race
 // detector, where they compute several times longer, half of n run at a time. Call it in TestMain, before the tests run.
 func Parallel(n int) {
 	if testsize.Race {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -32,6 +33,7 @@ func copyOfCalendars(t testing.TB, s Store) *store.CalendarSet {
 // calendars: a calendar is made, changed, deleted and made again, each by compare-and-set. A
 // copy does not change afterwards.
 func calendars(t *testing.T, s Store) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	none := copyOfCalendars(t, s)
 	if got := none.Names(); len(got) > 0 {
 		t.Fatalf("an empty store has the calendars %q", got)
@@ -125,6 +127,7 @@ func calendarRace(t *testing.T, s Store) {
 
 // calendarLimits: names, dates and their numbers are checked before anything is written.
 func calendarLimits(t *testing.T, s Store) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	var many []string
 	for d := range 4001 {
 		many = append(many, time.Unix(0, 0).UTC().AddDate(0, 0, d).Format(time.DateOnly))
@@ -167,6 +170,7 @@ func calendarLimits(t *testing.T, s Store) {
 // calendarDamage: a calendar that cannot be read has an error of its own, and hides no other. A
 // damaged one can be put again; one of a newer format cannot be changed.
 func calendarDamage(t *testing.T, s Store) {
+	testsize.NotShort(t, "it waits until changes are in force")
 	putDates(t, s, 0, "2027-01-01")
 	for name, c := range map[string]struct {
 		value string
