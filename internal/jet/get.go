@@ -72,7 +72,7 @@ func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, err
 		return Answer{}, fmt.Errorf("jet: %w", err)
 	}
 	a, err := hedge(ctx, func(ctx context.Context, heard func()) (Answer, error) {
-		return c.directOnce(ctx, op, stream, body, heard)
+		return c.directOnce(ctx, op, stream, body, max(req.Batch, MaxMultiLast), heard)
 	})
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		err = c.conn.ctxError(ctx, op, err)
@@ -80,12 +80,12 @@ func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, err
 	return a, err
 }
 
-// directOnce sends a direct get and collects the messages up to the end mark.
-func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, heard func()) (Answer, error) {
+// directOnce sends a direct get and collects the messages, at most as many as most, up to the end mark.
+func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, most int, heard func()) (Answer, error) {
 	inbox := c.conn.nc.NewInbox()
 	// The channel holds the largest answer and its end mark. SubscribeSync would allocate
 	// half a megabyte for each request.
-	arrived := make(chan *nats.Msg, MaxMultiLast+1)
+	arrived := make(chan *nats.Msg, most+1)
 	sub, err := c.conn.nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
 		return Answer{}, c.conn.mapErr.wrap(op, err)

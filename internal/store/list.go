@@ -16,11 +16,16 @@ const (
 	// listScan bounds the messages that one call reads.
 	listScan = 20_000
 	// listBatch is the number of letters that one request reads, scanBatch that of records. A page of records
-	// begins with smaller requests, of firstBatch at least.
-	listBatch  = 500
-	scanBatch  = 1000
-	firstBatch = 32
+	// begins with a smaller request: see batchOf.
+	listBatch = 500
+	scanBatch = 5000
 )
+
+// batchOf returns the number of messages that the first request for a page of records reads. For each request but the first of a shard
+// the server counts the keys that follow, which takes 100 ms and more in a shard of 250,000 timers and holds up its writes
+// (work-around 10, docs/internals/nats-server.md). A message takes a few microseconds. So the first request reads enough for
+// most pages: their records, index entries, and what is not a record.
+func batchOf(limit int) int { return min(4*limit+64, scanBatch) }
 
 // ListQuery selects records. An empty field matches all.
 type ListQuery struct {
@@ -70,8 +75,8 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	}
 	var page ListPage
 	var end shardEnd
-	batch := min(max(2*limit, firstBatch), scanBatch) // records and their index entries
-	for looked := 0; shard < rd.shards.geo.Shards; batch = min(2*batch, scanBatch) {
+	batch := batchOf(limit)
+	for looked := 0; shard < rd.shards.geo.Shards; batch = scanBatch {
 		if looked >= listScan {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 			return page, nil

@@ -52,8 +52,8 @@ func (h *Shards) timerSubject(id schemas.TimerID) (subject, stream string) {
 
 // nextRecords reads the records among the next messages of a shard after a sequence, in stream order, at most as
 // many messages as batch. It requests all messages and leaves index entries out: with a filter the server counts the matching
-// messages, which takes 60 ms a request in a shard of 250,000 timers (nats-server 2.15.2,
-// work-around 10).
+// messages in each request, without one only in requests after the first message of the stream (work-around 10). Few large requests are
+// therefore faster than many small ones.
 // last is the sequence to continue after, looked the number of messages that were read.
 func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64, batch int) (records []*jet.Msg, last uint64, looked int, more bool, err error) {
 	sh := &h.subjects[shard]
