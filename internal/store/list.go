@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -13,8 +14,9 @@ import (
 const (
 	MaxListLimit     = 1000
 	DefaultListLimit = 100
-	// listScan bounds the messages that one call reads.
+	// listScan bounds the messages that one call reads, listTime the time after which it ends its page.
 	listScan = 20_000
+	listTime = time.Second
 	// listBatch is the number of letters that one request reads, scanBatch that of records. A page of records
 	// begins with a smaller request: see batchOf.
 	listBatch = 500
@@ -44,8 +46,8 @@ type ListQuery struct {
 	Limit int
 }
 
-// ListPage is one page. Cursor is empty on the last page. Because the work of one call is
-// bounded, a page before the last may have fewer records than the limit, or none.
+// ListPage is one page. Cursor is empty on the last page. Because the work and the time of one
+// call are bounded, a page before the last may have fewer records than the limit, or none.
 //
 // Unread counts the records of a newer format (schemas.ErrNewer) that may have to fire. They
 // are not in Timers, because this build cannot tell whether the query selects them.
@@ -75,9 +77,9 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	}
 	var page ListPage
 	var end shardEnd
-	batch := batchOf(limit)
+	batch, begun := batchOf(limit), time.Now()
 	for looked := 0; shard < rd.shards.geo.Shards; batch = scanBatch {
-		if looked >= listScan {
+		if looked >= listScan || looked > 0 && time.Since(begun) >= rd.listTime {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 			return page, nil
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -21,6 +22,8 @@ type Reader struct {
 	clocks *Clocks
 	dec    *decoder
 	log    zerolog.Logger
+	// listTime is the constant, except in tests.
+	listTime time.Duration
 }
 
 // Get reads a record from its shard's leader.
