@@ -186,8 +186,9 @@ func (d *decision) turn(node string, out []Verdict) {
 func (d *decision) one(reserved bool, lead int64) Verdict {
 	at := max(d.gate(), d.now+lead)
 	switch {
-	case !reserved && max(d.s.PlanNs, d.s.LateNs) > d.now:
-		// Other events have reserved times. An admission of this event would delay them.
+	case !reserved && d.l.Rate.Count > 0 && max(d.s.PlanNs, d.s.LateNs) > d.now:
+		// Other events have reserved times. An admission of this event would delay them. Without a rate,
+		// a free slot that no event takes now is lost: an event with a reserved time gets the next one.
 		return d.plan(max(at, d.s.LateNs), reserved)
 	case at > d.now+int64(Ahead):
 		return d.plan(at, reserved)

@@ -10,8 +10,8 @@
 //   - Parallel: never more than Limit.Parallel calls at once, also across a fail-over. A node
 //     that dies gives its slots back when its lease ends.
 //   - Order: while nothing fails, the events of a key are admitted in the order in which they
-//     first asked. With Limit.Parallel, events that wait for the end of a call may overtake
-//     each other.
+//     first asked. With Limit.Parallel, events that wait for the end of a call may overtake each
+//     other, and without a rate a new event may overtake those with reserved times.
 //   - Progress: an event is eventually called if the limit permits any call, provided that it asks
 //     again at the time in its Verdict, and with more lead after an admission that had expired.
 //   - Turns: with Limit.Parallel, no node keeps all slots with its own events while events wait in
@@ -50,6 +50,9 @@
 // events without a reserved time; the gate then has room for it. After an outage, many events may come
 // back together and the gate may be late. These events get separate later times (State.LateNs), so
 // that they do not go to the end of the plan.
+//
+// Without a rate, an event without a reserved time may take a free slot before the plan: a slot that is
+// not used now is lost. Events that come back at their reserved times get the next slots.
 //
 // # Failures
 //
@@ -128,7 +131,8 @@ type State struct {
 	PlanNs int64 `json:"plan,omitempty"`
 	// LateNs is the next free time for events that the gate could not admit at their reserved time.
 	LateNs int64 `json:"late,omitempty"`
-	// TookNs is the average duration of a call. It determines how long events wait for a free slot.
+	// TookNs is the average duration of a call, or a bound that a running call has reached; 0 for
+	// unknown. It determines how long events wait for a free slot.
 	TookNs int64 `json:"took,omitempty"`
 	// Leases are the slots that nodes hold, for Limit.Parallel.
 	Leases []Lease `json:"leases,omitempty"`

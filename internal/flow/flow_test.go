@@ -178,6 +178,60 @@ func TestLead(t *testing.T) {
 	}
 }
 
+// TestSlotsWithPlan: while other events have reserved times, an event without one takes a free slot or
+// waits for one, after an event that comes at its reserved time. With a rate it reserves a time.
+func TestSlotsWithPlan(t *testing.T) {
+	t.Parallel()
+	l := Limit{Parallel: 1}
+	var s State
+	v := ask(l, 1, &s, start, 1+leastWaiting+1)
+	last := v[len(v)-1]
+	if count(v, Go) != 1 || count(v, Wait) != leastWaiting || last.Kind != Defer || last.AtNs < start+int64(Ahead) {
+		t.Fatalf("got %+v, want a call, %d events that wait and a reserved time after %s", v, leastWaiting, Ahead)
+	}
+	s.TookNs = int64(20 * time.Millisecond)
+	now := start + s.TookNs // the call has ended
+	if v := Decide(l, 1, "a", &s, now, 0, make([]Arrival, leastWaiting)); v[0].Kind != Go || count(v, Wait) != leastWaiting-1 {
+		t.Errorf("the events that waited: got %+v, want a call, and that the others wait", v)
+	}
+	now = last.AtNs
+	s.PlanNs = now + int64(time.Minute)
+	if v := Decide(l, 1, "a", &s, now, 0, []Arrival{{}, {SlotNs: now, Generation: 1}}); v[0].Kind != Wait || v[1].Kind != Go {
+		t.Errorf("a new event and one at its reserved time: got %+v, want a call of the second", v)
+	}
+	rate := Limit{Rate: Rate{100, time.Second}, Burst: 10, Parallel: 1}
+	s = State{Generation: 1, PlanNs: start + int64(time.Second)}
+	if v := ask(rate, 1, &s, start, 1)[0]; v.Kind != Defer {
+		t.Errorf("with a rate: got %+v, want a reserved time", v)
+	}
+}
+
+// TestUnknownDuration: events reserve times that are close to each other until a call has ended, or has
+// run for a second.
+func TestUnknownDuration(t *testing.T) {
+	t.Parallel()
+	l := Limit{Parallel: 2}
+	for _, c := range []struct {
+		name  string
+		state State
+		runs  time.Duration
+		want  time.Duration
+	}{
+		{"no call", State{}, 0, unknownStep},
+		{"a short call", State{}, unknownTook - 1, unknownStep},
+		{"a long call", State{}, unknownTook, unknownTook / 2},
+		{"a call has ended", State{TookNs: int64(time.Minute)}, 0, 30 * time.Second},
+		{"a short call has ended", State{TookNs: int64(time.Millisecond)}, time.Hour, time.Millisecond / 2},
+	} {
+		s := c.state
+		s.NoteRunning(c.runs)
+		v := ask(l, 1, &s, start, 2+leastWaiting+2)
+		if got := time.Duration(v[len(v)-1].AtNs - v[len(v)-2].AtNs); got != c.want {
+			t.Errorf("%s: two reserved times are %s apart, want %s", c.name, got, c.want)
+		}
+	}
+}
+
 func FuzzDecide(f *testing.F) {
 	f.Add(10, int64(time.Second), 5, 0, uint64(1), int64(0), int64(0), int64(0), 3)
 	f.Add(1, int64(MaxRatePer), 20_000, 2, uint64(0), int64(math.MaxInt64), int64(math.MinInt64), int64(5), 100)

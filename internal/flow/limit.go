@@ -162,17 +162,31 @@ func (l Limit) step(s *State) (step time.Duration) {
 		step = l.Rate.Interval() + max(0, -l.tau())
 	}
 	if l.Parallel > 0 {
-		took := time.Duration(s.TookNs)
-		if took <= 0 {
-			took = unknownTook
+		free := time.Duration(s.TookNs) / time.Duration(l.Parallel)
+		if s.TookNs <= 0 {
+			free = unknownStep
 		}
-		step = max(step, took/time.Duration(l.Parallel), 1)
+		step = max(step, free, 1)
 	}
 	return step
 }
 
-// unknownTook is the assumed duration of a call before the first one has ended.
-const unknownTook = time.Second
+const (
+	// unknownTook is the assumed duration of a call that has run for this time and not ended.
+	unknownTook = time.Second
+	// unknownStep is the time between two slots of the plan while the duration of a call is unknown. It
+	// is short, because an event that comes too early reserves another time, but an event that comes too
+	// late leaves slots unused.
+	unknownStep = 10 * time.Millisecond
+)
+
+// NoteRunning notes that a call has run for a time and has not ended. It changes the state only if the
+// duration of a call is unknown.
+func (s *State) NoteRunning(d time.Duration) {
+	if s.TookNs <= 0 && d >= unknownTook {
+		s.TookNs = int64(unknownTook)
+	}
+}
 
 // Match reports whether a flow key matches a pattern, in which '*' stands for any run of
 // characters, also for none. A pattern without '*' matches itself.

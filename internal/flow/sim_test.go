@@ -38,6 +38,8 @@ type simulation struct {
 	faulty     bool
 	longCalls  bool  // many calls are longer than a lease
 	leases     bool  // the limit is a number of parallel calls
+	atOnce     bool  // all events come at the same time
+	deferrals  int   // how often events were deferred
 	steadyAt   int64 // no faults from here on
 
 	events  int
@@ -77,7 +79,10 @@ type simNode struct {
 }
 
 // simCall is a call that a node was permitted to make. begun is true once it runs.
-type simCall struct{ begun bool }
+type simCall struct {
+	begun   bool
+	beganNs int64
+}
 
 // simLimit is a limit, and the true times between which calls may begin under it.
 type simLimit struct {
@@ -186,7 +191,7 @@ func (s *simulation) randomLimit() Limit {
 // run adds the events, and the faults, and runs until nothing is left to do.
 func (s *simulation) run() error {
 	spread := time.Duration(0)
-	if s.rng.IntN(2) == 0 {
+	if s.rng.IntN(2) == 0 && !s.atOnce {
 		spread = s.upTo(time.Minute)
 	}
 	at := make([]time.Duration, s.events)
@@ -345,6 +350,11 @@ func (s *simulation) write(n *simNode, life int) {
 	for _, took := range ended {
 		next.TookNs = int64(took)
 	}
+	for c := range n.calls {
+		if c.begun {
+			next.NoteRunning(time.Duration(s.now - c.beganNs))
+		}
+	}
 	if s.now-n.steadyNs < int64(StepDoubt) {
 		next.KeepLeases(s.clock(n))
 	}
@@ -445,6 +455,7 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 			until += s.upTo(100 * time.Second)
 		}
 		turn := e.turn
+		s.deferrals++
 		s.deferred[e] = true
 		s.after(until+s.upTo(2*time.Millisecond), func() {
 			if e.turn == turn {
@@ -480,7 +491,7 @@ func (s *simulation) begin(n *simNode, c *simCall, e *simEvent) {
 	s.called[e.id] = true
 	s.order = append(s.order, e.id)
 	s.spent = append(s.spent, s.now)
-	c.begun = true
+	c.begun, c.beganNs = true, s.now
 	s.running++
 	if most := s.parallelAt(s.now); most > 0 && s.running > most && s.over == nil {
 		s.over = fmt.Errorf("parallel: %d calls at once, the limit is %d", s.running, most)
@@ -507,6 +518,34 @@ func TestSimulation(t *testing.T) {
 		s := newSimulation(seed)
 		if err := s.run(); err != nil {
 			t.Fatalf("seed %d, limit %+v, %d events, %d nodes, faults %t: %v", seed, s.bound, s.events, len(s.nodes), s.faulty, err)
+		}
+	}
+}
+
+// TestBacklogSimulation: a backlog comes to nodes that do not know the duration of a call. The slots are
+// used for most of the time until the last event is called, and events do not ask again too often.
+func TestBacklogSimulation(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(testsize.Choose(t, "seeds", 8, 40, 40)) {
+		s := newSimulation(8*seed + 1) // without faults
+		s.limit = Limit{Parallel: 1 + s.rng.IntN(4)}
+		s.bound, s.inForce = s.limit, []simLimit{{s.limit, 0, math.MaxInt64}}
+		s.nodes = nil
+		for i := range 1 + s.rng.IntN(3) {
+			s.nodes = append(s.nodes, &simNode{name: fmt.Sprintf("n%d", i), limit: s.limit, generation: 1, calls: map[*simCall]bool{}})
+		}
+		s.events, s.atOnce, s.longest = 300, true, []time.Duration{40 * time.Millisecond, time.Second, 20 * time.Second}[seed%3]
+		began := s.now
+		if err := s.run(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		// A write takes up to 15 ms, and a node that waits asks after up to a second.
+		took, most := time.Duration(s.spent[len(s.spent)-1]-began), 2*time.Duration(s.events)*(s.longest/2+15*time.Millisecond)/time.Duration(s.limit.Parallel)+2*time.Second
+		if took > most {
+			t.Errorf("seed %d, %d slots, %d nodes: the last of %d events was called after %s, more than %s", seed, s.limit.Parallel, len(s.nodes), s.events, took, most)
+		}
+		if s.deferrals > 4*s.events {
+			t.Errorf("seed %d, calls of up to %s: %d events were deferred %d times", seed, s.longest, s.events, s.deferrals)
 		}
 	}
 }
