@@ -156,6 +156,8 @@ type flowGate struct {
 	running int
 	// took is the average duration of the calls in this process, in nanoseconds; 0 for unknown.
 	took int64
+	// calledAt is the time at which the first call in this process began; zero for none.
+	calledAt time.Time
 
 	// Only run uses the next.
 
@@ -201,6 +203,19 @@ type flowSlot struct {
 	began time.Time
 	// called is true once the call began.
 	called bool
+}
+
+// begin notes that the call begins. It may be called on a nil slot.
+func (s *flowSlot) begin() {
+	if s == nil {
+		return
+	}
+	s.began, s.called = time.Now(), true
+	s.g.c.mu.Lock()
+	defer s.g.c.mu.Unlock()
+	if s.g.calledAt.IsZero() {
+		s.g.calledAt = s.began
+	}
 }
 
 // leave returns the slot. It may be called on a nil slot.
@@ -458,14 +473,17 @@ func (g *flowGate) calls() int {
 }
 
 // write changes the state by compare-and-set. If a call has ended in this process, the state
-// then has the average duration of its calls.
+// then has the average duration of its calls; otherwise the time for which the first one has run.
 func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 	now := g.c.nowNs()
 	next := g.state
 	next.State = g.state.State.Clone()
 	g.c.mu.Lock()
-	if g.took != 0 {
+	switch {
+	case g.took != 0:
 		next.State.TookNs = g.took
+	case g.running > 0 && !g.calledAt.IsZero():
+		next.State.NoteRunning(time.Since(g.calledAt))
 	}
 	g.c.mu.Unlock()
 	if g.c.steadyFor() < flow.StepDoubt {

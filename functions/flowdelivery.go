@@ -126,9 +126,8 @@ func (d *delivery) passFlow(key string) bool {
 			}
 			if c.nowNs() <= got.UntilNs && !got.slot.lost() {
 				d.validNs = got.UntilNs
-				if d.slot = got.slot; d.slot != nil {
-					d.slot.began, d.slot.called = time.Now(), true
-				}
+				d.slot = got.slot
+				d.slot.begin()
 				return true
 			}
 			got.slot.leave()

@@ -2,6 +2,7 @@ package functions
 
 import (
 	"context"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,6 +55,28 @@ func TestFlowSlotsReturned(t *testing.T) {
 		}
 	}
 	waittest.Until(t, "the call", func() bool { return c.count() == 1 })
+}
+
+// TestFlowLongCall: while the first call runs, its duration so far determines how long events wait.
+func TestFlowLongCall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	release := make(chan struct{})
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { <-release })
+	t.Cleanup(func() { close(release) })
+	key := c.host(t)
+	r.limit(key, flow.Limit{Parallel: 1})
+	r.start(func(o *Options) { o.AckWait = DefaultAckWait })
+	for range 2 {
+		r.fire(timer{callback: c.URL})
+	}
+	waittest.Until(t, "the state has the duration of the call that runs", func() bool {
+		s, err := r.store.FlowState(t.Context(), key)
+		return err == nil && s.State.TookNs == int64(time.Second)
+	})
+	if n := c.count(); n != 1 {
+		t.Errorf("got %d calls, want 1", n)
+	}
 }
 
 // TestFlowTurns: a node leaves a slot that is reserved for another node whose turn it is, and is next.
