@@ -46,7 +46,7 @@ func TestShardEnd(t *testing.T) {
 func TestListTime(t *testing.T) {
 	t.Parallel()
 	s := oneShard(t)
-	s.Reader.listTime = 1 // a nanosecond, so that each request to JetStream is a page
+	s.listTime = 1 // a nanosecond, so that each request to JetStream is a page
 	for i := range 150 {
 		createTimer(t, s, "x", strconv.Itoa(i))
 	}
