@@ -12,6 +12,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -53,7 +54,7 @@ func TestDamagedBlock(t *testing.T) {
 			n := start(t, srv, "n1", cfg, nil)
 			healthy(t, n.store)
 			const all = 116
-			first := nowMs() + 20_000
+			first := nowMs() + 8_000 // after the node stops, also on a busy machine
 			ws := timers(all, func(i int64) int64 { return first + 20*i })
 			create(t, n.store, ws...)
 			last, err := n.store.LastSeq(t.Context(), 0)
@@ -76,7 +77,7 @@ func TestDamagedBlock(t *testing.T) {
 			harm(t, filepath.Join(srv.StoreDir(), "jetstream", "$G", "streams", "KV_timers_0", "msgs"), c.damage, c.rebuilt)
 			srv.Start()
 
-			again := start(t, srv, "n2", store.Config{}, nil)
+			again := start(t, srv, "n2", store.Config{}, func(o *scheduler.Options) { o.InspectInterval = 2 * time.Second })
 			var gone []string
 			intact := 0
 			for _, w := range ws {

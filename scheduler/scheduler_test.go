@@ -26,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	waittest.Parallel(4)
+	waittest.Parallel(8)
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
 }
 

@@ -11,6 +11,6 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	waittest.Parallel(4)
+	waittest.Parallel(8)
 	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }
