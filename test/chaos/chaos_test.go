@@ -47,6 +47,9 @@ func TestChaos(t *testing.T) {
 		}
 		load, spread, brief = time.Duration(seconds)*time.Second, clusterSpread, false
 	}
+	if brief { // it does not judge the times of fail-over
+		t.Parallel()
+	}
 	t.Logf("seed %d: %s of faults, %d servers, %d nodes, replicas %d, %d timers/s", sd, load, serverCount, nodeCount, replicas, perSecond)
 	historyPath := filepath.Join(t.TempDir(), "history.jsonl")
 	history, err := os.Create(historyPath)

@@ -47,7 +47,8 @@ const (
 func chosen(t *testing.T) size {
 	text := duration(t)
 	if text == "" {
-		return size{timers: shortTimers, kills: shortKills, adding: 5 * time.Second, retention: 12 * time.Second}
+		retention := testsize.Choose(t, "seconds of retention", 12, 8, 12)
+		return size{timers: shortTimers, kills: shortKills, adding: 5 * time.Second, retention: time.Duration(retention) * time.Second}
 	}
 	seconds, err := strconv.Atoi(text)
 	if err != nil || seconds < 10 {
