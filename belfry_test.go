@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(workerVariable); url != "" {
 		workForever(url)
 	}
-	waittest.Parallel(4)
+	waittest.Parallel(8)
 	goleak.VerifyTestMain(m)
 }
 

@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	waittest.Parallel(4)
+	waittest.Parallel(8)
 	goleak.VerifyTestMain(m)
 }
 

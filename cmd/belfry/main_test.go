@@ -31,7 +31,7 @@ var binary string
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	waittest.Parallel(3)
+	waittest.Parallel(6)
 	os.Exit(testMain(m))
 }
 

@@ -32,7 +32,7 @@ import (
 
 // A start that is interrupted leaves nats-server creating or removing a stream.
 func TestMain(m *testing.M) {
-	waittest.Parallel(3)
+	waittest.Parallel(6)
 	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }
 
