@@ -28,7 +28,7 @@ const childEnv = "BELFRY_BENCH_CHILD"
 func TestMain(m *testing.M) {
 	spec := os.Getenv(childEnv)
 	if spec == "" {
-		waittest.Parallel(4)
+		waittest.Parallel(8)
 		goleak.VerifyTestMain(m)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
