@@ -32,7 +32,7 @@ import (
 // minutes), and checks that streams, disk, memory and goroutines are back at their sizes
 // before.
 func TestChurn(t *testing.T) {
-	count, whole, config := testsize.Choose(t, "timers", 1000, 2000, 4000), false, "profile: fast\nretention: 2s\nsweep-delay: 1500ms\n"
+	count, whole, config := testsize.Choose(t, "timers", 1000, 1000, 4000), false, "profile: fast\nretention: 2s\nsweep-delay: 1500ms\n"
 	if text := os.Getenv("BELFRY_CHURN"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
