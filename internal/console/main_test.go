@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	waittest.Parallel(4)
+	waittest.Parallel(8)
 	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }
 

@@ -6,9 +6,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
+	waittest.Parallel(6)
 	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }
