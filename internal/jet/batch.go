@@ -29,7 +29,7 @@ import (
 // itself refuses is known at once; the committer sends the rest of its batch again.
 const (
 	maxSingles = 12
-	minBatch   = 32
+	minBatch   = 16
 	// MaxBatch is the server's limit of messages in a batch.
 	MaxBatch = 1000
 	// maxBatches are in flight at a time: while one is synced the server works on the
