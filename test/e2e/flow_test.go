@@ -125,6 +125,7 @@ const networkSlack = time.Second
 // service is called as usual.
 func TestFlowKill(t *testing.T) {
 	t.Parallel()
+	testsize.Long(t, "3,000 events at 75 a second")
 	server := natstest.Run(t)
 	nodes := pair(t, server.URL())
 	c := connect(t, server.URL())
