@@ -82,8 +82,8 @@ accounts {
 		run.SetResult("thanks")
 		return nil
 	})
+	untilState(t, c, early, belfry.StateSuccess) // so the worker is connected
 	long := addWork(t, c, "orders", "long", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(time.Second))
-	untilState(t, c, early, belfry.StateSuccess)
 	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 || got.Outcome.Response != "thanks" {
 		t.Errorf("got %+v, %+v", got, got.Outcome)
 	}

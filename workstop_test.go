@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,9 +40,21 @@ func TestWorkStops(t *testing.T) {
 		ids = append(ids, addWork(t, c, "stops", fmt.Sprint(i), belfry.WithMaxAttempts(1)))
 	}
 	<-begun
-	var second atomic.Int32
+	var second, probes atomic.Int32
 	stopped := make(chan error, 1)
-	worker(t, c, "stops", func(context.Context, *belfry.Run) error { second.Add(1); return nil })
+	worker(t, c, "stops", func(_ context.Context, run *belfry.Run) error {
+		if strings.HasPrefix(run.Event.ID(), "probe") {
+			probes.Add(1)
+		} else {
+			second.Add(1)
+		}
+		return nil
+	})
+	// If the first worker stopped before the second is connected, a request would find no worker.
+	waittest.Until(t, "the second worker is connected", func() bool {
+		addWork(t, c, "stops", fmt.Sprint("probe", time.Now().UnixNano()))
+		return probes.Load() > 0
+	})
 	go func() { stopped <- stop() }()
 	waittest.Until(t, "the second worker has served 4 timers", func() bool { return second.Load() >= 4 })
 	close(finish)
