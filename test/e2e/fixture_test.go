@@ -34,7 +34,11 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	waittest.Parallel(3)
+	if testsize.All() { // its long tests keep a processor busy
+		waittest.Parallel(3)
+	} else {
+		waittest.Parallel(4)
+	}
 	os.Exit(proc.Run(m))
 }
 
