@@ -117,13 +117,14 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	if e == nil || e.phase != phaseClaiming {
 		return
 	}
+	if ev.Err == nil {
+		k.window.grow()
+	}
 	switch {
 	case ev.Err == nil && e.rec.Schedule != nil:
-		k.window.grow()
 		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
 		e.rev, e.fails = ev.Rev, 0
-		k.window.grow()
 		k.claimed(e)
 		k.publish(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
