@@ -124,7 +124,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 func (s *Store) openRecords() {
 	dec, replicated := s.decoder, s.cfg.Replicas > 1
 	s.Index = &Index{jet: s.jet, shards: s.Shards, nodes: s.Nodes, levels: s.Levels, keep: s.cfg.IndexKeep}
-	s.Reader = &Reader{jet: s.jet, shards: s.Shards, clocks: s.Clocks, dec: dec, log: s.log, listTime: listTime}
+	s.Reader = newReader(s.jet, s.Shards, s.Clocks, dec, s.log)
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
 	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards)}

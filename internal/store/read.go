@@ -26,6 +26,10 @@ type Reader struct {
 	listTime time.Duration
 }
 
+func newReader(c *jet.Client, shards *Shards, clocks *Clocks, dec *decoder, log zerolog.Logger) *Reader {
+	return &Reader{jet: c, shards: shards, clocks: clocks, dec: dec, log: log, listTime: listTime}
+}
+
 // Get reads a record from its shard's leader.
 func (rd *Reader) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 	subject, stream := rd.shards.timerSubject(id)

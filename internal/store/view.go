@@ -96,7 +96,7 @@ func (v *View) reader(ctx context.Context) (*Reader, error) {
 		return nil, err
 	}
 	shards := newShards(v.jet, m.Geometry)
-	return &Reader{jet: v.jet, shards: shards, clocks: v.clocks, dec: newDecoder(shards, NewestLevel, v.log), log: v.log, listTime: listTime}, nil
+	return newReader(v.jet, shards, v.clocks, newDecoder(shards, NewestLevel, v.log), v.log), nil
 }
 
 // Close ends calls in flight. It leaves the connection open. It may be called twice.
