@@ -3,6 +3,7 @@ package app
 import (
 	"path/filepath"
 
+	"github.com/belfryio/belfry/internal/cpuspare"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/visibility"
 	"github.com/belfryio/belfry/router"
@@ -31,7 +32,7 @@ func (a *App) visibilityOptions() visibility.Options {
 	}
 	return visibility.Options{
 		Buckets: a.store, Folder: folder, History: a.o.History, HistoryBytes: a.o.HistoryBytes, Attributes: a.o.HistoryAttributes,
-		NowMs: a.nowMs, Log: a.component("visibility"), Registerer: a.reg,
+		NowMs: a.nowMs, Spare: cpuspare.New().Spare, Log: a.component("visibility"), Registerer: a.reg,
 	}
 }
 

@@ -11,7 +11,8 @@
 // # Guarantees
 //
 // It is never on the firing path: nothing waits for it, it writes nothing to JetStream, and it
-// spends at most the share maxDuty of one CPU on writing. Progress.AsOf is a time up to which the
+// spends at most the share maxDuty of one CPU on writing, and less on a busy machine, where it falls
+// behind (pacer.go). Progress.AsOf is a time up to which the
 // store has every change in the buckets; later changes may be absent. So an Entry may be out of date:
 // a caller must read the record before it decides by it.
 //

@@ -22,8 +22,6 @@ const (
 	tailPace = 250 * time.Millisecond
 	// writePace is the interval of transactions.
 	writePace = time.Second
-	// maxDuty is the share of one CPU's time that writing may take.
-	maxDuty = 0.5
 	// checkPace is the interval at which the offsets are compared with the streams.
 	checkPace = 2 * time.Second
 	// prunePace is the interval at which old entries are removed. savePace is the interval at which
@@ -72,6 +70,7 @@ type queue struct {
 
 	mode    mode
 	closed  bool // put waits for nothing
+	yields  bool // put waits while the queue is full, in place of counting; see pacer
 	changes map[schemas.TimerID]Change
 	read    []uint64 // by shard: the last revision that is in the queue or written
 	arrived int      // changes since the last take
@@ -102,7 +101,7 @@ func (q *queue) put(c *Change) {
 		case q.wake <- struct{}{}:
 		default:
 		}
-		if q.mode == following {
+		if q.mode == following && !q.yields {
 			q.mode = counting
 		}
 		if q.mode == counting {
@@ -192,6 +191,16 @@ func (q *queue) setMode(from, to mode) {
 	}
 }
 
+// setYields decides whether put waits while the queue is full.
+func (q *queue) setYields(on bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.yields != on {
+		q.yields = on
+		q.room.Broadcast()
+	}
+}
+
 func (q *queue) state() (m mode, queued int, skipped uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -217,7 +226,9 @@ type follower struct {
 	counted time.Time
 
 	wrote, checked, pruned, saved time.Time
-	// busyUntil is the end of the pause after the last write (maxDuty).
+	// pace decides how much CPU writing may take. busyUntil is the end of the pause after the last
+	// write.
+	pace      pacer
 	busyUntil time.Time
 	// rate is the number of changes a second since the last batch.
 	rate float64
@@ -383,6 +394,7 @@ func (f *follower) step(ctx context.Context) error {
 	if err := f.store.Err(); err != nil {
 		return err
 	}
+	f.queue.setYields(f.pace.look(time.Now()))
 	if err := f.writeQueued(ctx); err != nil {
 		return err
 	}
@@ -434,7 +446,7 @@ func (f *follower) writeQueued(ctx context.Context) error {
 		f.offsets[shard] = o
 	}
 	took := time.Since(begun)
-	f.busyUntil = begun.Add(time.Duration(float64(took) / maxDuty))
+	f.busyUntil = f.pace.wrote(len(b.Changes), took, time.Now())
 	if n := len(b.Changes); n > 100 {
 		f.rowCost = (3*f.rowCost + took/time.Duration(n)) / 4
 	}
@@ -498,7 +510,7 @@ func (f *follower) prune(ctx context.Context) error {
 			if more {
 				f.pruned = f.pruned.Add(writePace - f.o.prunePace()) // again soon
 			}
-			f.busyUntil = later(f.busyUntil, time.Now().Add(time.Duration(float64(time.Since(begun))*(1/maxDuty-1))))
+			f.busyUntil = later(f.busyUntil, f.pace.wrote(total, time.Since(begun), time.Now()))
 			return nil
 		}
 	}
@@ -530,5 +542,5 @@ func (f *follower) changeMode(ctx context.Context) error {
 
 // affordable reports whether the changes since the last batch could have been written.
 func (f *follower) affordable() bool {
-	return f.rate*f.rowCost.Seconds() < maxDuty
+	return f.rate*f.rowCost.Seconds() < f.pace.duty
 }

@@ -40,7 +40,11 @@ type Options struct {
 	// at most MaxAttributes.
 	Attributes []string
 	// NowMs is the cluster's time, in Unix milliseconds.
-	NowMs      func() int64
+	NowMs func() int64
+	// Spare returns the number of CPU cores that nothing uses, or false if it is unknown. One
+	// goroutine calls it. On a machine with little to spare the search index falls behind; see pacer.
+	// nil: always unknown.
+	Spare      func() (cores float64, ok bool)
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer
 
@@ -193,7 +197,7 @@ func (v *Visibility) follow(ctx context.Context) error {
 		st = opened
 		v.replace(st)
 	}
-	f := &follower{o: &v.o, store: st, queue: v.queue, log: v.o.Log, report: v.report, rowCost: 50 * time.Microsecond}
+	f := &follower{o: &v.o, store: st, queue: v.queue, log: v.o.Log, report: v.report, rowCost: 50 * time.Microsecond, pace: pacer{spare: v.o.Spare}}
 	err := f.run(ctx)
 	if errors.Is(err, errOther) || errors.Is(err, ErrDamagedFile) {
 		v.o.Log.Warn().Err(err).Msg("the search index is deleted and built again")

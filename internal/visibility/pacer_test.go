@@ -1,0 +1,125 @@
+package visibility
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/waittest"
+)
+
+// fixedSpare is a machine with a number of spare cores.
+func fixedSpare(cores *float64) func() (float64, bool) {
+	return func() (float64, bool) { return *cores, *cores >= 0 }
+}
+
+// TestPacerDuty: writing takes a share of what is spare, its own part included.
+func TestPacerDuty(t *testing.T) {
+	t.Parallel()
+	begun := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name   string
+		spare  float64 // negative: unknown
+		worked time.Duration
+		duty   float64
+		yields bool
+	}{
+		{"unknown", -1, 0, maxDuty, false},
+		{"two idle cores", 2, 0, maxDuty, false},
+		{"many idle cores", 64, 0, maxDuty, false},
+		{"one idle core", 1, 0, 0.25, false},
+		{"half a core", 0.5, 0, 0.125, false},
+		{"its own work is spare", 0.3, 500 * time.Millisecond, 0.2, false},
+		{"nothing to spare", 0, 0, minDuty, true},
+		{"nothing to spare but its own work", 0, 100 * time.Millisecond, minDuty, true},
+	} {
+		p := pacer{spare: fixedSpare(&c.spare), looked: begun, worked: c.worked}
+		yields := p.look(begun.Add(time.Second))
+		if d := p.duty - c.duty; d < -1e-9 || d > 1e-9 || yields != c.yields {
+			t.Errorf("%s: got duty %v, yields %v; want %v, %v", c.name, p.duty, yields, c.duty, c.yields)
+		}
+	}
+}
+
+// TestPacerPause: a write is followed by a pause that keeps to the duty, and the time in which a few
+// rows waited for a CPU does not make it long.
+func TestPacerPause(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name string
+		duty float64
+		rows int
+		took time.Duration
+		want time.Duration
+	}{
+		{"before the first look", 0, 1000, 20 * time.Millisecond, 20 * time.Millisecond},
+		{"half of a core", maxDuty, 1000, 20 * time.Millisecond, 20 * time.Millisecond},
+		{"busy", minDuty, 1000, 20 * time.Millisecond, 380 * time.Millisecond},
+		{"waited for a CPU", minDuty, 10, time.Second, 19 * (writeCost + 10*mostRowCost)},
+	} {
+		p := pacer{duty: c.duty}
+		if got := p.wrote(c.rows, c.took, now).Sub(now); got < c.want-time.Microsecond || got > c.want+time.Microsecond {
+			t.Errorf("%s: got a pause of %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestPacerYieldsBounded: on a machine that stays busy it yields for yieldMost, and not again for as
+// long. A machine that becomes idle ends it.
+func TestPacerYieldsBounded(t *testing.T) {
+	t.Parallel()
+	cores := 0.0
+	p := pacer{spare: fixedSpare(&cores)}
+	now := time.Unix(1000, 0)
+	var yielded, not time.Duration
+	for range int(2 * yieldMost / time.Second) {
+		if p.look(now) {
+			yielded += time.Second
+		} else {
+			not += time.Second
+		}
+		now = now.Add(time.Second)
+	}
+	if yielded != yieldMost || not != yieldMost {
+		t.Errorf("it yields for %s and does not for %s, want %s each", yielded, not, yieldMost)
+	}
+	if !p.look(now) {
+		t.Error("it does not yield again")
+	}
+	if cores = 1; p.look(now) {
+		t.Error("it yields on a machine with an idle core")
+	}
+	if cores = 0; !p.look(now) {
+		t.Error("it does not yield on a machine that is busy again")
+	}
+}
+
+// TestYieldsThenCatchesUp: on a busy machine a follower whose queue is full waits and counts nothing,
+// and so blocks nobody but itself; it has all entries in the end.
+func TestYieldsThenCatchesUp(t *testing.T) {
+	t.Parallel()
+	b := newBuckets()
+	b.put(0, 10)
+	var cores float64
+	v, err := New(Options{
+		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Spare: fixedSpare(&cores), Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
+		most: 500, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Start()
+	t.Cleanup(v.Stop)
+	waittest.Until(t, "a follower that has caught up", func() bool { return !v.Progress().CatchingUp && v.Progress().Rows == 10 })
+	b.put(10, 3000)
+	waittest.Until(t, "all entries", func() bool {
+		p := v.Progress()
+		return p.Rows == 3000 && p.Behind == 0
+	}, func() string { return fmt.Sprintf("%+v", v.Progress()) })
+	if p := v.Progress(); p.Skipped > 0 || p.CountsOnly {
+		t.Errorf("changes were counted in place of being read later: %+v", p)
+	}
+}
