@@ -54,7 +54,8 @@ const (
 	// catchingUp queues changes, and waits while the queue is full: after a start, and after
 	// counting.
 	catchingUp mode = iota
-	// following queues changes, and begins to count when the queue is full.
+	// following queues changes. When the queue is full, they wait, until the follower has written
+	// what is in it, or begins to count (overflow).
 	following
 	// counting counts outcomes. The offsets stay.
 	counting
@@ -70,7 +71,6 @@ type queue struct {
 
 	mode    mode
 	closed  bool // put waits for nothing
-	yields  bool // put waits while the queue is full, in place of counting; see pacer
 	changes map[schemas.TimerID]Change
 	read    []uint64 // by shard: the last revision that is in the queue or written
 	arrived int      // changes since the last take
@@ -100,9 +100,6 @@ func (q *queue) put(c *Change) {
 		select {
 		case q.wake <- struct{}{}:
 		default:
-		}
-		if q.mode == following && !q.yields {
-			q.mode = counting
 		}
 		if q.mode == counting {
 			break
@@ -191,12 +188,12 @@ func (q *queue) setMode(from, to mode) {
 	}
 }
 
-// setYields decides whether put waits while the queue is full.
-func (q *queue) setYields(on bool) {
+// overflow begins to count if the queue is full.
+func (q *queue) overflow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.yields != on {
-		q.yields = on
+	if q.mode == following && len(q.changes) >= q.most {
+		q.mode = counting
 		q.room.Broadcast()
 	}
 }
@@ -394,7 +391,9 @@ func (f *follower) step(ctx context.Context) error {
 	if err := f.store.Err(); err != nil {
 		return err
 	}
-	f.queue.setYields(f.pace.look(time.Now()))
+	if !f.pace.look(time.Now()) {
+		f.queue.overflow()
+	}
 	if err := f.writeQueued(ctx); err != nil {
 		return err
 	}
