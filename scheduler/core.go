@@ -23,6 +23,9 @@ type CoreConfig struct {
 	// FirstInflight is that number after a moment without writes in flight. Each claim that
 	// is stored raises it by one, up to MaxInflight. 0 stands for MaxInflight. See claimWindow.
 	FirstInflight int
+	// FireAtOnce bounds the due entries that one Step moves from the wheel to the queue, so that the
+	// first claims of a burst do not wait for the last of its entries. 0 stands for no bound.
+	FireAtOnce int
 	// SweepMs is the sweeper's distance behind the low watermark. A record for a tick
 	// further back gets a new index entry, because the sweeper has passed its tick.
 	SweepMs int64

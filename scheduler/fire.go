@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
+	"math"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler/wheel"
@@ -9,12 +11,13 @@ import (
 )
 
 // fire moves due entries from the wheel to the fair queue, repeats failed steps, and claims
-// entries while the claim window permits it.
+// entries while the claim window permits it. If FireAtOnce leaves due entries in the wheel, Next asks
+// for another Step at once.
 func (k *Core) fire() {
 	if k.paused {
 		return
 	}
-	k.wheel.Advance(k.now, func(n *wheel.Timer[*entry]) {
+	k.wheel.AdvanceSome(k.now, cmp.Or(k.cfg.FireAtOnce, math.MaxInt), func(n *wheel.Timer[*entry]) {
 		e := n.Value
 		switch e.phase {
 		case phaseWaiting:

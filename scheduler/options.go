@@ -79,6 +79,8 @@ const (
 	// firstInflight is CoreConfig.FirstInflight. Four shards then claim 256 timers of a burst, which
 	// takes a few milliseconds, before their first events.
 	firstInflight = 64
+	// fireAtOnce is CoreConfig.FireAtOnce: about 0.2 ms of CPU.
+	fireAtOnce = 1024
 )
 
 // Bounds of Options.

@@ -16,6 +16,10 @@
 // removed timer never expires. Each level has a bitmap of its occupied slots, so periods
 // without timers take no time.
 //
+// AdvanceSome expires a bounded number of them, and the next call continues where it ended. A timer that
+// is added overdue in between may come before timers that were left. Until all are expired, Next
+// returns the wheel's time.
+//
 // Time may be set back. No timer expires early then: the wheel sorts its timers again, once,
 // which takes time proportional to their number.
 //
@@ -24,7 +28,10 @@
 // already. A timer must not be added to a second wheel while it is in this one.
 package wheel
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 const (
 	slotBits = 6
@@ -90,8 +97,9 @@ type Wheel[T any] struct {
 	slots    [levels][slots]list[T]
 	// overdue holds timers due at or before the cursor.
 	overdue list[T]
-	// batch holds the timers that Advance expires, spare the timers that rewind sorts. They
-	// are fields so that Advance does not allocate.
+	// batch holds the timers that Advance expires, and between two calls what AdvanceSome has left
+	// of them; spare holds the timers that rewind sorts. They are fields so that Advance does not
+	// allocate.
 	batch, spare list[T]
 }
 
@@ -160,12 +168,15 @@ func (w *Wheel[T]) Remove(t *Timer[T]) bool {
 // then calls Advance makes progress. It is exact if the first occupied slot has at most
 // eight timers.
 func (w *Wheel[T]) Next() (ms int64, ok bool) {
-	if w.overdue.head != nil {
+	if w.overdue.head != nil || w.batch.head != nil {
 		return w.now, true
 	}
 	level, slot, at := w.nextSlot()
-	if level < 0 {
+	switch {
+	case level < 0:
 		return 0, false
+	case at <= w.now: // left by AdvanceSome
+		return w.now, true
 	}
 	if level > 0 {
 		// The slot's start is a lower bound. For few timers their earliest due time is a
@@ -209,10 +220,22 @@ func (w *Wheel[T]) nextSlot() (level, slot int, at int64) {
 // the timer from the wheel. fn may add and remove timers, also t; a timer that it adds for
 // nowMs or earlier expires at the next Advance. fn must not call Advance.
 func (w *Wheel[T]) Advance(nowMs int64, fn func(t *Timer[T])) {
-	w.now = max(nowMs, 0)
+	w.AdvanceSome(nowMs, math.MaxInt, fn)
+}
+
+// AdvanceSome is Advance for at most the given number of timers, 1 or more. It reports whether it has
+// left timers that are due.
+func (w *Wheel[T]) AdvanceSome(nowMs int64, most int, fn func(t *Timer[T])) (more bool) {
+	nowMs = max(nowMs, 0)
+	if nowMs < w.now && w.batch.head != nil {
+		w.giveBack()
+	}
+	w.now = nowMs
 	if w.overdue.head != nil {
 		w.takeOverdue()
-		w.drain(&w.batch, fn)
+	}
+	if !w.drain(&w.batch, &most, fn) {
+		return true
 	}
 	for {
 		level, slot, at := w.nextSlot()
@@ -221,14 +244,32 @@ func (w *Wheel[T]) Advance(nowMs int64, fn func(t *Timer[T])) {
 		}
 		w.cursor = at
 		l := &w.slots[level][slot]
-		w.occupied[level] &^= 1 << slot
 		if level > 0 {
+			w.occupied[level] &^= 1 << slot
 			w.cascade(l)
 			l = &w.batch
 		}
-		w.drain(l, fn)
+		if !w.drain(l, &most, fn) {
+			return true
+		}
+		if level == 0 {
+			w.occupied[0] &^= 1 << slot
+		}
 	}
 	w.cursor = max(w.cursor, w.now)
+	return false
+}
+
+// giveBack makes overdue timers of those that AdvanceSome has left: time was set back, so they may no
+// longer be due.
+func (w *Wheel[T]) giveBack() {
+	t := w.batch.head
+	w.batch.head, w.batch.tail = nil, nil
+	for t != nil {
+		next := t.next
+		w.overdue.push(t)
+		t = next
+	}
 }
 
 // cascade distributes the timers of a slot over the levels below. Timers that are due at the
@@ -247,15 +288,21 @@ func (w *Wheel[T]) cascade(l *list[T]) {
 	}
 }
 
-// drain expires the timers of a list. fn may remove timers from the list, but Add never adds
-// to it, because all of its due times have passed.
-func (w *Wheel[T]) drain(l *list[T], fn func(*Timer[T])) {
+// drain expires the timers of a list while most is above 0, and counts it down. It reports whether the
+// list is empty. fn may remove timers from the list, but Add never adds to it, because all of its due
+// times have passed.
+func (w *Wheel[T]) drain(l *list[T], most *int, fn func(*Timer[T])) (empty bool) {
 	for l.head != nil {
+		if *most <= 0 {
+			return false
+		}
+		*most--
 		t := l.head
 		l.unlink(t)
 		w.n--
 		fn(t)
 	}
+	return true
 }
 
 // takeOverdue moves overdue timers to the batch. If time was set back and some are no longer
@@ -278,7 +325,8 @@ func (w *Wheel[T]) takeOverdue() {
 }
 
 // rewind sets the cursor back to now and places every timer again: first the timers in
-// spare, which are due before all others, then the timers of the slots.
+// spare, which are due before all others, then the timers of the slots. Timers of the slots that
+// AdvanceSome has left may be due; they go to the batch.
 func (w *Wheel[T]) rewind() {
 	for level := range w.slots {
 		for b := w.occupied[level]; b != 0; b &= b - 1 {
@@ -298,7 +346,11 @@ func (w *Wheel[T]) rewind() {
 	w.spare.head, w.spare.tail = nil, nil
 	for t != nil {
 		next := t.next
-		w.placeSlot(t)
+		if t.due <= w.now {
+			w.batch.push(t)
+		} else {
+			w.placeSlot(t)
+		}
 		t = next
 	}
 }
