@@ -76,9 +76,9 @@ const (
 	DefaultInspectInterval = 30 * time.Second
 	DefaultMaxLoaded       = 100_000
 	DefaultMaxInflight     = 2048
-	// firstInflight is CoreConfig.FirstInflight. Four shards then claim 256 timers of a burst, which
-	// takes a few milliseconds, before their first events.
-	firstInflight = 64
+	// firstInflight is CoreConfig.FirstInflight. Four shards then claim 64 timers of a burst, which
+	// takes about a millisecond, before their first events.
+	firstInflight = 16
 	// fireAtOnce is CoreConfig.FireAtOnce: about 0.2 ms of CPU.
 	fireAtOnce = 1024
 )

@@ -50,7 +50,7 @@ func TestFollow(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		follow(ctx, 64<<20, &hugePages{})
+		follow(ctx, 64<<20)
 	}()
 	eventually := func(want int) {
 		t.Helper()

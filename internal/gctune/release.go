@@ -8,24 +8,31 @@ import (
 )
 
 // A process that was busy keeps the memory of its garbage: a heap that was collected at
-// four times its live size keeps that size, and Go returns free memory slowly. Once the
-// process has been quiet for quietLooks intervals, releaser returns the memory to the system.
+// four times its live size keeps that size, and Go returns free memory slowly. releaser returns
+// the memory to the system
 //
-// A release costs two garbage collections, so releaser makes it only if it frees much memory,
-// and at most once in releasePause.
+//   - once the process has allocated little for quietLooks intervals, if the gain is at least
+//     releaseLeast and a part of the live heap (quietShare);
+//   - while it allocates more, if the gain is at least releaseMuch and as much as the live heap, and
+//     if the process would take busyLooks intervals to allocate the gain: it keeps far more garbage
+//     than it needs. An example is the time after millions of adds, when only the search index works.
+//
+// A release costs two garbage collections, whose time is proportional to the live heap, so it
+// is made at most once in releasePause.
 const (
-	// releaseLeast is the minimum gain of a release, in bytes.
+	// releaseLeast and releaseMuch are minimum gains of a release, in bytes.
 	releaseLeast = 64 << 20
-	// releaseShare: the gain must also be more than the live heap divided by it. The
-	// collection costs time in proportion to what is alive.
-	releaseShare = 1
+	releaseMuch  = 512 << 20
+	// quietShare: in a quiet process the gain must be more than the live heap divided by it.
+	quietShare = 8
 	// quietBytes bounds the allocations of a quiet process in one interval. An idle node
 	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
 	quietBytes = 8 << 20
-	// quietLooks is the number of consecutive intervals in which the process must be quiet: 90
-	// seconds, because a process that works once a minute needs the memory again. Returned
-	// memory comes back by one page fault for each 4 kB.
-	quietLooks = 90
+	// quietLooks is the number of consecutive intervals in which the process must be quiet: 20
+	// seconds. Returned memory comes back by one page fault for each 4 kB.
+	quietLooks = 20
+	// busyLooks is the least number of intervals for which the garbage would suffice.
+	busyLooks = 30
 	// releasePause is the least time between two releases.
 	releasePause = 30 * time.Second
 )
@@ -39,21 +46,28 @@ type heap struct {
 
 // releaser decides when memory is returned.
 type releaser struct {
-	last  heap
+	last heap
+	// rate is the number of bytes allocated in one interval. It rises at once, and falls as a moving
+	// average does.
+	rate  uint64
 	quiet int
 	at    time.Time // of the last release
 }
 
 // due records new values and reports whether the process should return memory now.
 func (r *releaser) due(h heap, now time.Time) bool {
-	if h.allocated-r.last.allocated > quietBytes {
+	allocated := h.allocated - r.last.allocated
+	r.rate = max(allocated, (7*r.rate+allocated)/8)
+	if allocated > quietBytes {
 		r.quiet = 0
 	} else {
 		r.quiet++
 	}
 	r.last = h
 	gain := h.resident - min(h.live, h.resident)
-	if r.quiet < quietLooks || gain < releaseLeast || gain < h.live/releaseShare || now.Sub(r.at) < releasePause {
+	quiet := r.quiet >= quietLooks && gain >= max(releaseLeast, h.live/quietShare)
+	spare := gain >= max(releaseMuch, h.live) && gain >= r.rate*busyLooks
+	if !quiet && !spare || now.Sub(r.at) < releasePause {
 		return false
 	}
 	r.at = now

@@ -5,8 +5,11 @@ import (
 	"time"
 )
 
+// releaseLooks is a number of looks in which there is at most one release.
+const releaseLooks = int(releasePause / time.Second)
+
 // TestReleaseWhenQuiet: memory is returned once, after the process has allocated little
-// for a while, and only if that saves much.
+// for a while, or if it keeps far more garbage than it needs, and only if that saves much.
 func TestReleaseWhenQuiet(t *testing.T) {
 	t.Parallel()
 	const mb = 1 << 20
@@ -18,9 +21,14 @@ func TestReleaseWhenQuiet(t *testing.T) {
 		want           bool
 	}{
 		{"busy", 100 * mb, 50 * mb, 800 * mb, false},
+		{"busy, garbage for a minute", 50 * mb, 1000 * mb, 4000 * mb, true},
+		{"busy, garbage for 20 s", 150 * mb, 1000 * mb, 4000 * mb, false},
+		{"busy, less garbage than live", 10 * mb, 1000 * mb, 1900 * mb, false},
+		{"busy, little garbage", 10 * mb, 50 * mb, 500 * mb, false},
 		{"quiet after a burst", mb, 50 * mb, 800 * mb, true},
 		{"quiet, little to gain", mb, 20 * mb, 60 * mb, false},
-		{"quiet, much alive beside the gain", mb, 800 * mb, 1000 * mb, false},
+		{"quiet, much alive beside the gain", mb, 800 * mb, 890 * mb, false},
+		{"quiet after a start", mb, 800 * mb, 1000 * mb, true},
 		{"no live heap known", mb, 0, 100 * mb, true},
 		{"metrics of different moments", mb, 100 * mb, 90 * mb, false},
 	} {
@@ -28,7 +36,7 @@ func TestReleaseWhenQuiet(t *testing.T) {
 			t.Parallel()
 			var r releaser
 			var released []int
-			for look := 1; look <= quietLooks+int(releasePause/time.Second)-1; look++ {
+			for look := 1; look <= releaseLooks; look++ {
 				h := heap{allocated: uint64(look) * c.allocates, live: c.live, resident: c.resident}
 				if r.due(h, begin.Add(time.Duration(look)*time.Second)) {
 					released = append(released, look)
@@ -51,7 +59,7 @@ func TestReleaseAgain(t *testing.T) {
 	look := func(bytes uint64) bool {
 		allocated += bytes
 		at = at.Add(time.Second)
-		return r.due(heap{allocated: allocated, live: 1 << 20, resident: 1 << 30}, at)
+		return r.due(heap{allocated: allocated, live: 1 << 20, resident: 256 << 20}, at)
 	}
 	count := func(looks int, bytes uint64) (n int) {
 		for range looks {
