@@ -20,6 +20,22 @@ import (
 // internal/recurrence wherever schedules are accepted.
 func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Spec, error) {
 	lim = lim.withDefaults()
+	if err := checkPayload(hdr, data, lim); err != nil {
+		return Body{}, Spec{}, err
+	}
+	p, err := parse(hdr, data)
+	if err != nil {
+		return Body{}, Spec{}, err
+	}
+	body, spec, err := p.accept(addedMs, lim)
+	if err == nil {
+		spec.Hash = p.hash()
+	}
+	return body, spec, err
+}
+
+// checkPayload checks the size of an add's message.
+func checkPayload(hdr nats.Header, data []byte, lim Limits) error {
 	size := len(data)
 	for name, values := range hdr {
 		for _, v := range values {
@@ -27,12 +43,14 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 		}
 	}
 	if size > lim.MaxPayload {
-		return Body{}, Spec{}, Errorf(CodeTooLarge, "the event has %d bytes, headers and data together; the limit is %d: send a reference to large data instead", size, lim.MaxPayload)
+		return Errorf(CodeTooLarge, "the event has %d bytes, headers and data together; the limit is %d: send a reference to large data instead", size, lim.MaxPayload)
 	}
-	p, err := parse(hdr, data)
-	if err != nil {
-		return Body{}, Spec{}, err
-	}
+	return nil
+}
+
+// accept applies the rules of adds to an event that conforms, and returns what ParseAdd returns,
+// without the hash.
+func (p *parsed) accept(addedMs int64, lim Limits) (Body, Spec, error) {
 	if err := p.checkAdd(); err != nil {
 		return Body{}, Spec{}, err
 	}
@@ -77,7 +95,7 @@ func (p *parsed) checkAdd() error {
 		name := a.name
 		switch {
 		case a.kind != kindNull && a.blank():
-			return badEvent("attribute %s is empty; leave it out", name).About(name)
+			return emptyAttribute(name)
 		case name == "time" && a.kind != kindNull && !twoDigitHour(a.text):
 			return badEvent("time %.80q is not an RFC 3339 time", a.text).About(name)
 		case !strings.HasPrefix(name, attributePrefix):
@@ -93,6 +111,10 @@ func (p *parsed) checkAdd() error {
 		}
 	}
 	return nil
+}
+
+func emptyAttribute(name string) error {
+	return badEvent("attribute %s is empty; leave it out", name).About(name)
 }
 
 // inputExamples completes the error "must be a string" with an example for the attribute.
@@ -114,12 +136,12 @@ var inputExamples = map[string]string{
 // are lower now.
 var unlimited = Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62, accepted: true}
 
-// spec reads the timer attributes except the due time, and applies defaults and limits. It
+// spec reads the timer attributes except the due time and the hash, and applies defaults and limits. It
 // reads the attributes of the retry policy only if policy is nil.
 func (p *parsed) spec(lim Limits, policy *RetryPolicy) (Spec, error) {
 	s := Spec{
 		EventID: p.text("id"), Source: p.text("source"), Type: p.text("type"),
-		Service: DefaultService, Callback: p.text(AttrCallback), Hash: p.hash(),
+		Service: DefaultService, Callback: p.text(AttrCallback),
 	}
 	s.Timer = NewTenantTimerID(lim.Tenant, s.Source, s.EventID)
 	if a, ok := p.get(AttrService); ok {
@@ -266,6 +288,7 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}
+	spec.Hash = p.hash()
 	f, err := p.fired()
 	if err != nil {
 		return nil, Spec{}, Fired{}, err

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/cloudevents/sdk-go/v2/event"
+
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -17,6 +19,21 @@ func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.L
 	if err != nil {
 		return schemas.Record{}, spec, err
 	}
+	return record(body, spec, addedMs, lim, cals)
+}
+
+// EncodeAdd encodes an event with further settings as schemas.EncodeAdd does, and checks it by the
+// rules of ParseAdd. It returns the message of the add. Errors: those of ParseAdd.
+func EncodeAdd(e *event.Event, set []schemas.Setting, addedMs int64, lim schemas.Limits, cals Calendars) ([]byte, error) {
+	body, spec, err := schemas.EncodeValidAdd(e, set, addedMs, lim)
+	if err == nil && spec.Recurrence != nil {
+		_, _, err = record(body, spec, addedMs, lim, cals)
+	}
+	return body.Data, err
+}
+
+// record makes the record of an add, with the first run of a schedule.
+func record(body schemas.Body, spec schemas.Spec, addedMs int64, lim schemas.Limits, cals Calendars) (schemas.Record, schemas.Spec, error) {
 	rec := schemas.NewRecord(&spec, body, addedMs)
 	if rec.Schedule == nil {
 		return rec, spec, nil
