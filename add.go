@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/client/publish"
 	"github.com/belfryio/belfry/internal/recurrence"
@@ -33,12 +32,12 @@ type Receipt struct {
 // ErrTooManyServices, ErrLimited, ErrUnavailable. After ErrLimited nothing was stored, and
 // [Error.RetryAfter] says when to try again.
 func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Receipt, error) {
-	hdr, data, err := encode(e, opts)
+	data, err := encode(&e, opts)
 	if err != nil {
 		return Receipt{}, err
 	}
 	var reply schemas.AddReply
-	if err := c.request(ctx, "add", hdr, data, &reply); err != nil {
+	if err := c.request(ctx, "add", nil, data, &reply); err != nil {
 		return Receipt{}, err
 	}
 	return Receipt{Timer: reply.Timer, Due: reply.Due, Duplicate: reply.Duplicate, State: reply.State, Remark: reply.Remark}, nil
@@ -49,17 +48,17 @@ func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Rec
 // answer, for at most 5 s. Adds of one goroutine are stored in order.
 //
 // Where the NATS server syncs every write, the client stores up to 500 adds with one write,
-// and buffers up to 3,000 meanwhile.
+// and buffers up to 3,000 meanwhile. It measures which server it has, and also buffers then.
 //
 // AddAsync publishes nothing and returns ErrInvalidEvent, ErrInvalidAttribute or ErrTooLarge
 // for an event that can never be a timer. Any other error is ErrUnavailable. [Pending.Wait]
 // returns later errors.
 func (c *Client) AddAsync(e event.Event, opts ...AddOption) (Pending, error) {
-	hdr, data, err := validated(e, opts)
+	data, err := validated(&e, opts)
 	if err != nil {
 		return Pending{}, err
 	}
-	r, err := c.pub.Add(&nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data})
+	r, err := c.pub.Add(data)
 	return Pending{r: r}, err
 }
 
@@ -83,23 +82,19 @@ func (p Pending) Wait(ctx context.Context) error {
 }
 
 // AddBatch adds many timers with the same options and returns when all are stored durably in
-// the stream TIMERS_ADD. It is the fastest way to add timers: it stores up to 500 of them
+// the stream TIMERS_ADD. Where the NATS server syncs every write, it stores up to 500 of them
 // with one write.
 //
 // AddBatch validates all events, as AddAsync does, before it publishes the first. After any
 // other error some may have been stored; adding all of them again is safe. Errors are those
 // of AddAsync and [Pending.Wait]; the text has the number of the event.
 func (c *Client) AddBatch(ctx context.Context, events []event.Event, opts ...AddOption) error {
-	msgs := make([]*nats.Msg, len(events))
-	for i, e := range events {
-		hdr, data, err := validated(e, opts)
-		if err != nil {
+	msgs := make([][]byte, len(events))
+	for i := range events {
+		var err error
+		if msgs[i], err = validated(&events[i], opts); err != nil {
 			return fmt.Errorf("add %d of %d: %w", i+1, len(events), err)
 		}
-		if hdr == nil {
-			hdr = nats.Header{}
-		}
-		msgs[i] = &nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data}
 	}
 	if i, err := c.pub.AddAll(ctx, msgs); err != nil {
 		return fmt.Errorf("add %d of %d: %w", i+1, len(events), err)
@@ -108,26 +103,15 @@ func (c *Client) AddBatch(ctx context.Context, events []event.Event, opts ...Add
 }
 
 // encode returns the message of an add.
-func encode(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
-	e = e.Clone() // options change the extensions, a map that the caller's event shares
-	for _, o := range opts {
-		o.applyAdd(&e)
-	}
-	return schemas.EncodeEvent(e, schemas.ModeStructured)
+func encode(e *event.Event, opts []AddOption) ([]byte, error) {
+	return schemas.EncodeAdd(e, settingsOf(opts))
 }
 
 // noMaxAhead replaces the server's setting max-ahead, which the client does not know. It must
 // stay below the longest time.Duration, 292 years.
 const noMaxAhead = 200 * 365 * 24 * time.Hour
 
-// validated is encode with the server's validation. It takes about 4 µs more.
-func validated(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
-	hdr, data, err := encode(e, opts)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, _, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}, recurrence.UnknownCalendars); err != nil {
-		return nil, nil, err
-	}
-	return hdr, data, nil
+// validated is encode with the server's validation.
+func validated(e *event.Event, opts []AddOption) ([]byte, error) {
+	return recurrence.EncodeAdd(e, settingsOf(opts), time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}, recurrence.UnknownCalendars)
 }

@@ -126,7 +126,7 @@ func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, err
 
 // New returns a client on an existing connection, which the caller closes.
 func New(nc *nats.Conn) (*Client, error) {
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(publish.AckTimeout))
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("belfry: %w", err)
 	}

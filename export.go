@@ -54,9 +54,7 @@ func (c *Client) Export(ctx context.Context, q ExportQuery) (ExportPage, error) 
 // [Client.Add], ErrBadRequest.
 func (c *Client) PreviewEvent(ctx context.Context, e event.Event, add []AddOption, from time.Time, n int) (Preview, error) {
 	e = e.Clone()
-	for _, o := range add {
-		o.applyAdd(&e)
-	}
+	schemas.Apply(&e, settingsOf(add))
 	q := schemas.PreviewRequest{TimerRef: schemas.TimerRef{ID: e.ID(), Source: e.Source()}, Attributes: map[string]string{}, N: n}
 	for name, value := range e.Extensions() {
 		if text, ok := value.(string); ok && strings.HasPrefix(name, "timer") {

@@ -49,13 +49,13 @@ type FlowStatus = schemas.FlowStatus
 // Flow sets the flow key of a timer, whose limits apply to its callback: 1 to 128 letters,
 // digits or any of - _ . : @ /. Without it the key is the host of an HTTP callback, such as
 // api.example.com, or service:<service> for a callback over NATS.
-func Flow(key string) AddOption { return extension(schemas.AttrFlow, key) }
+func Flow(key string) AddOption { return extension{schemas.AttrFlow, key} }
 
 // OrderKey sets the ordering key of a timer with a callback. The callbacks of one key and one service
 // are made one at a time, in due order. The next callback waits until the previous one has succeeded
 // or is a dead letter; a retry keeps its place. A key has 1 to 128 letters, digits or any of
 // - _ . : @ /.
-func OrderKey(key string) AddOption { return extension(schemas.AttrKey, key) }
+func OrderKey(key string) AddOption { return extension{schemas.AttrKey, key} }
 
 // FlowOption changes a call of [Client.SetFlow], [Client.PauseFlow], [Client.ResumeFlow] or
 // [Client.DeleteFlow].

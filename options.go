@@ -4,23 +4,57 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/event"
-
 	"github.com/belfryio/belfry/schemas"
 )
 
 // AddOption sets timer attributes in [Client.Add], [Client.AddAsync] and [Client.AddBatch].
 // Values out of range make these calls return ErrInvalidAttribute.
-type AddOption interface{ applyAdd(e *event.Event) }
+type AddOption interface{ applyAdd(s *settings) }
 
-type addOption func(e *event.Event)
+type addOption func(s *settings)
 
-func (o addOption) applyAdd(e *event.Event) { o(e) }
+func (o addOption) applyAdd(s *settings) { o(s) }
 
-// extension returns the option that sets an attribute.
-func extension(name, value string) AddOption {
-	return addOption(func(e *event.Event) { e.SetExtension(name, value) })
+// settings are the attributes that options set or remove, one for each name.
+type settings []schemas.Setting
+
+// settingsOf returns the settings of options.
+func settingsOf(opts []AddOption) settings {
+	if len(opts) == 0 {
+		return nil
+	}
+	s := make(settings, 0, len(opts)+len(dueAttributes))
+	for _, o := range opts {
+		o.applyAdd(&s)
+	}
+	return s
 }
+
+// put sets or removes an attribute. A later setting replaces an earlier one.
+func (s *settings) put(one schemas.Setting) {
+	for i := range *s {
+		if (*s)[i].Name == one.Name {
+			(*s)[i] = one
+			return
+		}
+	}
+	*s = append(*s, one)
+}
+
+func (s *settings) set(name, value string) { s.put(schemas.Setting{Name: name, Value: value}) }
+
+// setDue sets one of the dueAttributes and removes the others.
+func (s *settings) setDue(name, value string) {
+	for _, other := range dueAttributes {
+		s.put(schemas.Setting{Name: other, Remove: true})
+	}
+	s.set(name, value)
+}
+
+// extension is the option that sets an attribute.
+type extension struct{ name, value string }
+
+func (x extension) applyAdd(s *settings) { s.set(x.name, x.value) }
 
 // When is a due time: the result of [At] or [After]. It is an argument of
 // [Client.Reschedule], and an option of adds. An add uses the last one, or the [Cron] or
@@ -37,50 +71,50 @@ func At(t time.Time) When { return When{at: rfc3339(t)} }
 // and at most the setting max-ahead, 10 years by default.
 func After(d time.Duration) When { return When{after: d.String()} }
 
-func (w When) applyAdd(e *event.Event) {
+func (w When) applyAdd(s *settings) {
 	switch {
 	case w.at != "":
-		setDue(e, schemas.AttrAt, w.at)
+		s.setDue(schemas.AttrAt, w.at)
 	case w.after != "":
-		setDue(e, schemas.AttrAfter, w.after)
+		s.setDue(schemas.AttrAfter, w.after)
 	}
 }
 
 // ToWorker makes Belfry call the workers of a service: the processes that call
 // [Client.Work]. It sets the service, and the callback nats:timers.work.<service>.
 func ToWorker(service string) AddOption {
-	return addOption(func(e *event.Event) {
-		e.SetExtension(schemas.AttrService, service)
-		e.SetExtension(schemas.AttrCallback, schemas.WorkCallback(service))
+	return addOption(func(s *settings) {
+		s.set(schemas.AttrService, service)
+		s.set(schemas.AttrCallback, schemas.WorkCallback(service))
 	})
 }
 
 // WithService sets the service: 1 to 64 letters, digits, '-' or '_'; default "default". The
 // event fires on timers.fired.<service>.
-func WithService(name string) AddOption { return extension(schemas.AttrService, name) }
+func WithService(name string) AddOption { return extension{schemas.AttrService, name} }
 
 // WithCallback sets what Belfry calls when the timer is due, at most 2,048 bytes: an http:// or
 // https:// URL, nats:<subject>, or a /path below the service's setting base-url. Without a
 // callback, Belfry only publishes the event.
-func WithCallback(target string) AddOption { return extension(schemas.AttrCallback, target) }
+func WithCallback(target string) AddOption { return extension{schemas.AttrCallback, target} }
 
 // WithGroup sets a label by which [Client.List] finds the timer: at most 128 bytes of
 // printable text.
-func WithGroup(label string) AddOption { return extension(schemas.AttrGroup, label) }
+func WithGroup(label string) AddOption { return extension{schemas.AttrGroup, label} }
 
 // WithMaxAttempts sets the number of callback attempts before the dead letter, 1 to 1000;
 // default 36, which takes about 24 hours with the default backoff.
-func WithMaxAttempts(n int) AddOption { return extension(schemas.AttrMaxAttempts, strconv.Itoa(n)) }
+func WithMaxAttempts(n int) AddOption { return extension{schemas.AttrMaxAttempts, strconv.Itoa(n)} }
 
 // WithBackoff sets the delay after the first failed attempt, which doubles with each further
 // one up to limit. Both are 10 ms to 24 h; default 1 s and 1 h.
 func WithBackoff(first, limit time.Duration) AddOption {
-	return extension(schemas.AttrBackoff, first.String()+".."+limit.String())
+	return extension{schemas.AttrBackoff, first.String() + ".." + limit.String()}
 }
 
 // WithAttemptTimeout bounds one attempt of the callback, 10 ms to 15 min; default 30 s. With
 // [ToWorker] it bounds the silence of a worker instead; see [Client.Work].
-func WithAttemptTimeout(d time.Duration) AddOption { return extension(schemas.AttrTimeout, d.String()) }
+func WithAttemptTimeout(d time.Duration) AddOption { return extension{schemas.AttrTimeout, d.String()} }
 
 // ControlOption is an option of the calls that change a timer, such as [By].
 type ControlOption interface{ applyControl(o *controlOptions) }

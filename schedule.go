@@ -138,13 +138,11 @@ func (c *Client) Backfill(ctx context.Context, id TimerID, p BackfillPeriod, opt
 // event succeeds and changes nothing. Errors: those of [Client.Add], ErrConflict for another
 // revision, ErrAlreadyDone, ErrNotFound, ErrBadRequest.
 func (c *Client) Update(ctx context.Context, e event.Event, add []AddOption, opts ...ControlOption) (Updated, error) {
-	hdr, data, err := encode(e, add)
+	data, err := encode(&e, add)
 	if err != nil {
 		return Updated{}, err
 	}
-	if hdr == nil {
-		hdr = nats.Header{}
-	}
+	hdr := nats.Header{}
 	o := controlled(opts)
 	if o.revision != 0 {
 		hdr.Set(schemas.HeaderIfMatch, strconv.FormatUint(o.revision, 10))

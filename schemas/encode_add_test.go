@@ -172,7 +172,7 @@ func TestEncodeAdd(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	accepted := 0
-	const n = 10_000
+	const n = 5_000
 	for range n {
 		e, set := randomEvent(r)
 		if cloneable(&e) && checkEncodeAdd(t, e, set) {
@@ -242,7 +242,7 @@ func TestEncodeAddAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n > 1.5 { // the pool of encoders loses some
+	if n > 2 { // with the race detector the pool of encoders loses some
 		t.Errorf("%.1f allocations, want 1", n)
 	}
 }

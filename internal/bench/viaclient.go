@@ -61,11 +61,7 @@ func (a *Adder) clientAsync(ctx context.Context, nc *nats.Conn, take func() (int
 			return nil, err
 		}
 		p, err := c.AddAsync(e, a.clientOptions(n, due(n))...)
-		return func() error {
-			ctx, stop := context.WithTimeout(ctx, addTimeout)
-			defer stop()
-			return p.Wait(ctx)
-		}, err
+		return func() error { return p.Wait(ctx) }, err // the client bounds the wait
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 // the field, such as backfill or callback.
 var keyWords = strings.Fields(`
 	accepted account action add added adds after again alive allow answers applied as asked at attempt attempts
-	attribute attributes back backfill base64 before behind belfry bucket buckets burst by bytes calendar calendars
+	attribute attributes back backfill base64 batch before behind belfry bucket buckets burst by bytes calendar calendars
 	callbacks catching catchup changed changes check checks circuit claim clock clustered code commit config consumer
 	consumers cores count counts current cursor damage damaged data dates dead deadline decided decisions deferrals desc
 	description detail died disk do done drained dry due duplicate endless entries epoch error errors event events

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -20,14 +18,22 @@ import (
 // measures:
 //
 //	single publishes ── one takes minSingleCost or more ─▶ batches
-//	single publishes ◀─ minBatches of them were slower, or measureEvery is over ── batches
+//	single publishes ◀─ minBatches of them did not pay, or measureEvery is over ── batches
 //
 // While adds are batched, they wait in a queue. One goroutine takes the next batch from the
 // queue as soon as the server has answered the last one.
+//
+// A measurement also uses the queue. It waits until all publishes have an answer, then
+// publishes up to measureAdds queued adds one by one, and divides the time until the last
+// answer by their number. A server that syncs every write answers many publishes at once, so
+// the time between two answers says nothing; and the first answers on a new connection are slow.
 const (
-	// measureDepth is the number of publishes without an answer from which the cost of one
-	// can be computed: the time of the answer divided by that number.
+	// measureDepth is the number of publishes without an answer from which batches may pay.
+	// A measurement needs that many adds, and uses measureAdds if they are queued.
 	measureDepth = 128
+	measureAdds  = 512
+	// checkEvery is the number of adds between two checks whether a measurement is due.
+	checkEvery = 64
 	// minSingleCost is the cost of a single publish from which batches are tried.
 	minSingleCost = 40 * time.Microsecond
 	// maxSingles is how many single publishes are in flight, at most, while adds are
@@ -36,7 +42,7 @@ const (
 	// maxQueued bounds the queue.
 	maxQueued = 3000
 	// minBatches is the number of batches after which their cost is compared with that of
-	// single publishes.
+	// single publishes. They pay if an add costs at most 3/4 of a single publish.
 	minBatches = 8
 	// measureEvery is the time between two measurements. It doubles each time that batches
 	// were slower, up to maxMeasureEvery.
@@ -59,6 +65,8 @@ type adaptive struct {
 	mu         sync.Mutex
 	queue      []queuedAdd
 	sending    bool // the goroutine that empties the queue runs
+	due        bool // that goroutine measures next
+	adds       int  // single publishes of Add
 	singleCost time.Duration
 	batchCost  time.Duration // of one add in a batch, a moving average
 	batches    int           // batches in batchCost
@@ -67,7 +75,7 @@ type adaptive struct {
 
 // queuedAdd is an add that waits for a batch.
 type queuedAdd struct {
-	msg    *nats.Msg
+	data   []byte
 	result *Result
 }
 
@@ -79,33 +87,45 @@ func (a *adaptive) now() time.Duration { return time.Since(a.start) }
 
 // Add publishes one add, by itself or in a batch. Adds reach the server in the order of the
 // calls. Add blocks for at most stallWait. Errors: ErrTooLarge, ErrUnavailable.
-func (p *Publisher) Add(m *nats.Msg) (*Result, error) {
+func (p *Publisher) Add(data []byte) (*Result, error) {
 	a := &p.adaptive
-	a.mu.Lock()
-	queued := a.sending || a.batching.Load()
-	a.mu.Unlock()
-	if !queued {
-		r, err := p.publish(m)
-		if err == nil {
-			p.measure(r)
+	r := &Result{}
+	if !p.queued() {
+		if err := p.publish(data, r); err != nil {
+			return nil, err
 		}
-		return r, err
+		return r, nil
 	}
-	if err := p.checkSize(m); err != nil {
+	if err := p.checkSize(data); err != nil {
 		return nil, err
 	}
 	if err := a.reserve(); err != nil {
 		return nil, err
 	}
-	r := &Result{done: make(chan struct{}), published: make(chan struct{})}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = append(a.queue, queuedAdd{msg: m, result: r})
+	a.queue = append(a.queue, queuedAdd{data: data, result: r})
 	if !a.sending {
 		a.sending = true
 		go p.send()
 	}
 	return r, nil
+}
+
+// queued reports whether the next add goes into the queue.
+func (p *Publisher) queued() bool {
+	a := &p.adaptive
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sending || a.batching.Load() {
+		return true
+	}
+	if a.adds++; a.adds%checkEvery != 0 || !p.measurementDue() {
+		return false
+	}
+	inFlight, _ := p.window.pending()
+	a.due = inFlight >= measureDepth
+	return a.due
 }
 
 // reserve waits for room in the queue.
@@ -125,33 +145,70 @@ func (a *adaptive) reserve() error {
 	}
 }
 
-// measure computes the cost of a single publish, from a publish that waited behind many
-// others, and switches to batches if the cost is high. It does not block.
-func (p *Publisher) measure(r *Result) {
+func (p *Publisher) measurementDue() bool {
 	a := &p.adaptive
+	return !p.noBatches.Load() && a.now() >= time.Duration(a.nextMeasure.Load())
+}
+
+// startMeasurement reports whether a measurement is due and no other one runs. The caller must
+// call endMeasurement then.
+func (p *Publisher) startMeasurement() bool {
+	return p.measurementDue() && p.adaptive.measuring.CompareAndSwap(false, true)
+}
+
+// endMeasurement ends a measurement. Unless it failed, it switches to batches if the cost of a
+// single publish is high.
+func (a *adaptive) endMeasurement(cost time.Duration, err error) {
+	defer a.measuring.Store(false)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.singleCost = cost
+	a.batchCost, a.batches = 0, 0
+	a.batching.Store(cost >= a.minSingleCost)
+	a.nextMeasure.Store(int64(a.now() + a.pause))
+}
+
+// measure measures the cost of single publishes with queued adds.
+func (p *Publisher) measure() {
+	a := &p.adaptive
+	if !p.startMeasurement() {
+		return
+	}
+	wait := context.Background() // AckTimeout bounds the waits; the caller of Add gets the error
+	if _, last := p.window.pending(); last != nil {
+		_ = last.Wait(wait)
+	}
+	part := a.take(func(queue []queuedAdd) int { return min(len(queue), measureAdds) })
 	begin := a.now()
-	if begin < time.Duration(a.nextMeasure.Load()) || p.noBatches.Load() {
-		return
+	for _, q := range part {
+		p.sendSingle(q)
 	}
-	depth := p.js.PublishAsyncPending()
-	if depth < measureDepth || !a.measuring.CompareAndSwap(false, true) {
-		return
+	var err error
+	for _, q := range part {
+		err = errors.Join(err, q.result.Wait(wait))
 	}
-	go func() {
-		defer a.measuring.Store(false)
-		ctx, cancel := context.WithTimeout(context.Background(), AckTimeout)
-		defer cancel()
-		if r.Wait(ctx) != nil {
-			return // the caller of Add gets this error
-		}
-		now := a.now()
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.singleCost = (now - begin) / time.Duration(depth)
-		a.batchCost, a.batches = 0, 0
-		a.batching.Store(a.singleCost >= a.minSingleCost)
-		a.nextMeasure.Store(int64(now + a.pause))
-	}()
+	if len(part) < measureDepth {
+		err = errors.New("too few adds")
+	}
+	a.endMeasurement((a.now()-begin)/time.Duration(max(len(part), 1)), err)
+}
+
+// take removes adds from the queue. length returns how many.
+func (a *adaptive) take(length func([]queuedAdd) int) []queuedAdd {
+	a.mu.Lock()
+	n := length(a.queue)
+	part := a.queue[:n:n]
+	if a.queue = a.queue[n:]; len(a.queue) == 0 {
+		a.queue = nil
+	}
+	a.mu.Unlock()
+	for range part {
+		<-a.room
+	}
+	return part
 }
 
 // batchDone records the duration of a batch of n adds, and switches to single publishes if
@@ -166,7 +223,7 @@ func (a *adaptive) batchDone(n int, took time.Duration) {
 	}
 	switch {
 	case a.minSingleCost == 0: // a test keeps batches on
-	case a.batches >= minBatches && a.batchCost > a.singleCost:
+	case a.batches >= minBatches && a.batchCost > a.singleCost/4*3:
 		a.batching.Store(false)
 		a.pause = min(2*a.pause, maxMeasureEvery)
 		a.nextMeasure.Store(int64(now + a.pause))
@@ -189,36 +246,25 @@ func (p *Publisher) send() {
 			return
 		}
 		batching := a.batching.Load() && !p.noBatches.Load()
-		if batching && n < minBatchMessages && len(singles) >= maxSingles {
-			a.mu.Unlock()
+		due := a.due || !batching && n >= measureDepth && p.measurementDue()
+		a.due = false
+		a.mu.Unlock()
+		switch {
+		case due:
+			p.measure()
+		case batching && n >= minBatchMessages:
+			p.sendBatch(a.take(queuedLength))
+		case batching && len(singles) >= maxSingles:
 			// Answers come in order, so the oldest is first. More adds are queued meanwhile.
 			// AckTimeout bounds the wait; the caller of Add gets the error.
 			_ = singles[0].Wait(context.Background())
 			singles = singles[1:]
-			continue
-		}
-		if !batching || n < minBatchMessages {
-			n = 1
-		} else {
-			n = queuedLength(a.queue)
-		}
-		part := a.queue[:n:n]
-		if a.queue = a.queue[n:]; len(a.queue) == 0 {
-			a.queue = nil
-		}
-		a.mu.Unlock()
-		for range part {
-			<-a.room
-		}
-		if n > 1 {
-			p.sendBatch(part)
-			continue
-		}
-		p.sendSingle(part[0])
-		if batching {
-			singles = append(singles, part[0].result)
-		} else {
-			p.measure(part[0].result)
+		default:
+			q := a.take(func([]queuedAdd) int { return 1 })[0]
+			p.sendSingle(q)
+			if batching {
+				singles = append(singles, q.result)
+			}
 		}
 	}
 }
@@ -227,7 +273,7 @@ func (p *Publisher) send() {
 func queuedLength(queue []queuedAdd) int {
 	bytes := 0
 	for i, q := range queue {
-		if bytes += len(q.msg.Data); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
+		if bytes += len(q.data); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
 			return i
 		}
 	}
@@ -235,23 +281,17 @@ func queuedLength(queue []queuedAdd) int {
 }
 
 func (p *Publisher) sendSingle(q queuedAdd) {
-	r, err := p.publish(q.msg)
-	if err != nil {
+	if err := p.publish(q.data, q.result); err != nil {
 		q.result.resolve(err)
-		return
 	}
-	q.result.ok, q.result.errs = r.ok, r.errs
-	close(q.result.published)
 }
 
 // sendBatch publishes many adds at once. If the server refuses the batch because of one add,
 // the others are still stored: all go by themselves then.
 func (p *Publisher) sendBatch(part []queuedAdd) {
-	msgs := make([]*nats.Msg, len(part))
+	msgs := make([][]byte, len(part))
 	for i, q := range part {
-		if msgs[i] = q.msg; q.msg.Header == nil {
-			q.msg.Header = nats.Header{}
-		}
+		msgs[i] = q.data
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), AckTimeout)
 	defer cancel()

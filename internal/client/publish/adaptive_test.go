@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -27,7 +26,7 @@ type fixture struct {
 func newFixture(t testing.TB, change func(*jetstream.StreamConfig), options ...natstest.Option) *fixture {
 	t.Helper()
 	nc := natstest.Run(t, options...).Connect()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(AckTimeout))
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +87,7 @@ func (f *fixture) always() {
 }
 
 // message returns the add number i. This package does not decode adds.
-func message(i int) *nats.Msg {
-	return &nats.Msg{Subject: schemas.SubjectAdd, Data: []byte(fmt.Sprint(i))}
-}
+func message(i int) []byte { return []byte(fmt.Sprint(i)) }
 
 // addAll adds n messages from first on, and returns the result of each. Some results are
 // waited for twice.
@@ -165,6 +162,25 @@ func TestAddBatches(t *testing.T) {
 	}
 }
 
+// TestAddAllBatches: AddAll stores parts of 500 messages in batches, where batches are used, and
+// a small rest by itself.
+func TestAddAllBatches(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, unchanged)
+	f.always()
+	const n = 1510
+	msgs := make([][]byte, n)
+	for i := range msgs {
+		msgs[i] = message(i)
+	}
+	if _, err := f.AddAll(t.Context(), msgs); err != nil {
+		t.Fatal(err)
+	}
+	if batched := f.check(t, n); batched != 1500 {
+		t.Errorf("%d of %d were stored in batches, want 1500", batched, n)
+	}
+}
+
 // TestAddMeasures: batches start after a measurement, not before.
 func TestAddMeasures(t *testing.T) {
 	t.Parallel()
@@ -195,7 +211,7 @@ func TestAddOneRefused(t *testing.T) {
 	for i := range n {
 		m := message(i)
 		if bad(i) {
-			m.Data = make([]byte, 4000)
+			m = make([]byte, 4000)
 		}
 		var err error
 		if results[i], err = f.Add(m); err != nil {
@@ -209,7 +225,7 @@ func TestAddOneRefused(t *testing.T) {
 	}
 	f.check(t, n-4)
 	// A message over max_payload fails before it is published.
-	if _, err := f.Add(&nats.Msg{Subject: schemas.SubjectAdd, Data: make([]byte, 4<<20)}); !errors.Is(err, schemas.ErrTooLarge) {
+	if _, err := f.Add(make([]byte, 4<<20)); !errors.Is(err, schemas.ErrTooLarge) {
 		t.Error(err)
 	}
 }
@@ -278,7 +294,7 @@ func BenchmarkAdd(b *testing.B) {
 			b.ResetTimer()
 			for i := range b.N {
 				var err error
-				if results[i], err = f.Add(&nats.Msg{Subject: schemas.SubjectAdd, Data: data}); err != nil {
+				if results[i], err = f.Add(data); err != nil {
 					b.Fatal(err)
 				}
 			}

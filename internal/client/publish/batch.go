@@ -2,10 +2,14 @@ package publish
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/belfryio/belfry/schemas"
@@ -21,13 +25,13 @@ const (
 	minBatchMessages = 24
 )
 
-// AddAll stores all messages and returns nil when they are stored. It stores up to
-// maxBatchMessages with one write, all or none of them. It checks the sizes of all
-// messages before it publishes the first. On an error it returns the index of the message
-// that failed; some messages may have been stored. The messages must have a Header.
-func (p *Publisher) AddAll(ctx context.Context, msgs []*nats.Msg) (int, error) {
-	for i, m := range msgs {
-		if err := p.checkSize(m); err != nil {
+// AddAll stores all messages and returns nil when they are stored. Where single publishes are
+// slow, it stores up to maxBatchMessages with one write, all or none of them. It checks the
+// sizes of all messages before it publishes the first. On an error it returns the index of the
+// message that failed; some messages may have been stored.
+func (p *Publisher) AddAll(ctx context.Context, msgs [][]byte) (int, error) {
+	for i, data := range msgs {
+		if err := p.checkSize(data); err != nil {
 			return i, err
 		}
 	}
@@ -45,10 +49,10 @@ func (p *Publisher) AddAll(ctx context.Context, msgs []*nats.Msg) (int, error) {
 }
 
 // batchLength returns the number of messages of the next batch, 1 or more.
-func batchLength(msgs []*nats.Msg) int {
+func batchLength(msgs [][]byte) int {
 	bytes := 0
-	for i, m := range msgs {
-		if bytes += len(m.Data); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
+	for i, data := range msgs {
+		if bytes += len(data); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
 			return i
 		}
 	}
@@ -57,15 +61,17 @@ func batchLength(msgs []*nats.Msg) int {
 
 // addPart stores at most one batch of messages. On an error it returns the index of the
 // message that failed.
-func (p *Publisher) addPart(ctx context.Context, part []*nats.Msg) (int, error) {
-	if len(part) < minBatchMessages || p.noBatches.Load() {
+func (p *Publisher) addPart(ctx context.Context, part [][]byte) (int, error) {
+	if len(part) < minBatchMessages || p.noBatches.Load() || !p.adaptive.batching.Load() {
 		return p.addEach(ctx, part)
 	}
 	bound, cancel := context.WithTimeout(ctx, AckTimeout)
 	defer cancel()
+	begin := time.Now()
 	err := p.addBatch(bound, part)
 	switch {
 	case err == nil:
+		p.adaptive.batchDone(len(part), time.Since(begin))
 		return 0, nil
 	case errors.Is(err, errBatchRefused):
 		return p.addEach(ctx, part)
@@ -80,42 +86,76 @@ func (p *Publisher) addPart(ctx context.Context, part []*nats.Msg) (int, error) 
 var errBatchRefused = errors.New("the server refused the batch")
 
 // addBatch stores all messages or none. The error is errBatchRefused, or the reason why the
-// outcome is unknown. The messages must have a Header.
-func (p *Publisher) addBatch(ctx context.Context, msgs []*nats.Msg) error {
-	_, err := jetstreamext.PublishMsgBatch(ctx, p.js, msgs)
-	var api *jetstream.APIError
-	switch {
-	case errors.As(err, &api):
-		if api.ErrorCode == jetstreamext.JSErrCodeBatchPublishNotEnabled {
+// outcome is unknown.
+func (p *Publisher) addBatch(ctx context.Context, part [][]byte) error {
+	commit, id, err := p.stage(part)
+	if err != nil {
+		return err
+	}
+	answer, err := p.nc.RequestMsgWithContext(ctx, commit)
+	if err != nil {
+		return err
+	}
+	var ack struct {
+		Error  *jetstream.APIError `json:"error"`
+		Stream string              `json:"stream"`
+		Batch  string              `json:"batch"`
+		Count  int                 `json:"count"`
+	}
+	switch err := json.Unmarshal(answer.Data, &ack); {
+	case err != nil || ack.Error == nil && ack.Stream == "":
+		return jetstream.ErrInvalidJSAck
+	case ack.Error != nil:
+		if ack.Error.ErrorCode == jetstreamext.JSErrCodeBatchPublishNotEnabled {
 			p.noBatches.Store(true)
 		}
-	case errors.Is(err, jetstreamext.ErrInvalidBatchAck):
+		return errBatchRefused
+	case ack.Batch != id || ack.Count != len(part):
 		// A server without support for batches stored the messages one by one, and did not
 		// answer each. Adding them again is safe.
 		p.noBatches.Store(true)
-	default:
-		return err
+		return errBatchRefused
 	}
-	for _, m := range msgs {
-		m.Reply = ""
-		for _, h := range []string{jetstreamext.BatchIDHeader, jetstreamext.BatchSeqHeader, jetstreamext.BatchCommitHeader} {
-			m.Header.Del(h)
-		}
-	}
-	return errBatchRefused
+	return nil
 }
 
-// addEach publishes all messages one by one, and then waits for their answers.
-func (p *Publisher) addEach(ctx context.Context, part []*nats.Msg) (int, error) {
-	results := make([]*Result, len(part))
-	for i, m := range part {
-		var err error
-		if results[i], err = p.publish(m); err != nil {
+// stage publishes all messages of a batch except the last. It returns the last message, which
+// commits the batch, and the id of the batch. The staged messages have no answer: if the server
+// refuses one, it refuses the commit.
+func (p *Publisher) stage(part [][]byte) (commit *nats.Msg, id string, err error) {
+	id = nuid.Next()
+	number := []string{""}
+	m := nats.Msg{Subject: schemas.SubjectAdd, Header: nats.Header{jetstreamext.BatchIDHeader: {id}, jetstreamext.BatchSeqHeader: number}}
+	for i, data := range part {
+		m.Data, number[0] = data, strconv.Itoa(i+1)
+		if i == len(part)-1 {
+			break
+		}
+		if err := p.nc.PublishMsg(&m); err != nil { // encodes the header before it returns
+			return nil, "", err
+		}
+	}
+	m.Header[jetstreamext.BatchCommitHeader] = []string{"1"}
+	return &m, id, nil
+}
+
+// addEach publishes all messages one by one, and then waits for their answers. If a measurement
+// is due, it measures their cost, except on a new connection.
+func (p *Publisher) addEach(ctx context.Context, part [][]byte) (_ int, err error) {
+	if _, last := p.window.pending(); last != nil && len(part) >= minBatchMessages && p.startMeasurement() {
+		begin := p.adaptive.now()
+		defer func() {
+			p.adaptive.endMeasurement((p.adaptive.now()-begin)/time.Duration(len(part)), err)
+		}()
+	}
+	results := make([]Result, len(part))
+	for i, data := range part {
+		if err := p.publish(data, &results[i]); err != nil {
 			return i, err
 		}
 	}
-	for i, r := range results {
-		if err := r.Wait(ctx); err != nil {
+	for i := range results {
+		if err := results[i].Wait(ctx); err != nil {
 			return i, err
 		}
 	}

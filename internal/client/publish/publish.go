@@ -2,9 +2,9 @@
 //
 // [Publisher.Add] publishes one add without waiting for the server and returns its
 // [Result]. [Publisher.AddAll] stores many and returns when all are stored. Both use atomic
-// batches of JetStream where these are faster: AddAll always, Add when it measures that
-// single publishes are slow (see adaptive.go). If the server refuses a batch, its messages
-// are published one by one, so that each has an answer of its own.
+// batches of JetStream where they measure that single publishes are slow (see adaptive.go).
+// If the server refuses a batch, its messages are published one by one, so that each has an
+// answer of its own. The messages are structured events and need no headers.
 //
 // A failed call may have stored its add. That is safe, because Belfry recognises a repeated
 // add by its source and id.
@@ -13,7 +13,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +24,7 @@ import (
 
 const (
 	// stallWait bounds how long Add waits for room among the adds without an answer:
-	// 4,000 single publishes (nats.go's default), or maxQueued queued ones.
+	// maxInFlight single publishes, or maxQueued queued ones.
 	stallWait = 5 * time.Second
 	// AckTimeout is how long a published add waits for its answer. After it, the add
 	// fails with ErrUnavailable.
@@ -38,63 +37,57 @@ type Publisher struct {
 	js jetstream.JetStream
 	// noBatches is set when the stream turns out not to support atomic batches.
 	noBatches atomic.Bool
+	window    window
 	adaptive  adaptive
 }
 
-// New returns a Publisher on a connection that stays the caller's. js must have
-// AckTimeout as its WithPublishAsyncTimeout.
+// New returns a Publisher on a connection that stays the caller's.
 func New(nc *nats.Conn, js jetstream.JetStream) *Publisher {
-	return &Publisher{nc: nc, js: js, adaptive: newAdaptive()}
+	return &Publisher{nc: nc, js: js, window: window{nc: nc}, adaptive: newAdaptive()}
 }
 
 // Result is the outcome of an add, now or later. Its Wait may be called any number of
 // times, by any number of goroutines.
 type Result struct {
-	// published is nil, or closed when ok and errs are set.
-	published chan struct{}
-	ok        <-chan *jetstream.PubAck
-	errs      <-chan error
-
-	once sync.Once
-	done chan struct{}
-	err  error // set before done is closed
+	// waiting is closed when there is an outcome. The first Wait without an outcome makes it.
+	waiting atomic.Pointer[chan struct{}]
+	done    atomic.Bool
+	err     error // set before done
 }
 
+// resolve sets the outcome. It is called once.
 func (r *Result) resolve(err error) {
-	r.once.Do(func() {
-		r.err = err
-		close(r.done)
-	})
+	r.err = err
+	r.done.Store(true)
+	if c := r.waiting.Load(); c != nil {
+		close(*c)
+	}
 }
 
 // Wait returns nil once the add is stored in TIMERS_ADD. Errors: ErrStoreFull, ErrTooLarge
 // and ErrUnavailable. When ctx ends, Wait returns ErrUnavailable and the add continues.
 func (r *Result) Wait(ctx context.Context) error {
-	select {
-	case <-r.done:
+	if r.done.Load() {
 		return r.err
-	default:
 	}
-	if r.published != nil {
-		select {
-		case <-r.done:
-			return r.err
-		case <-r.published:
-		case <-ctx.Done():
-			return unfinished(ctx)
+	c := r.waiting.Load()
+	if c == nil {
+		made := make(chan struct{})
+		if r.waiting.CompareAndSwap(nil, &made) {
+			c = &made
+		} else {
+			c = r.waiting.Load()
 		}
 	}
+	if r.done.Load() { // before resolve could see the channel
+		return r.err
+	}
 	select {
-	case <-r.done: // a concurrent Wait received the answer
-	case <-r.ok:
-		r.resolve(nil)
-	case err := <-r.errs:
-		r.resolve(publishError(err))
+	case <-*c:
+		return r.err
 	case <-ctx.Done():
 		return unfinished(ctx)
 	}
-	<-r.done
-	return r.err
 }
 
 func unfinished(ctx context.Context) error {
@@ -111,6 +104,8 @@ const (
 func publishError(err error) error {
 	var api *jetstream.APIError
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return schemas.Errorf(schemas.CodeUnavailable, "no stream takes %s: is Belfry running there? (%w)", schemas.SubjectAdd, err)
 	case !errors.As(err, &api):
@@ -124,9 +119,9 @@ func publishError(err error) error {
 
 // checkSize returns an error for a message over the server's max_payload, before the
 // message is published. It does nothing before the first connection.
-func (p *Publisher) checkSize(m *nats.Msg) error {
-	if limit := p.nc.MaxPayload(); limit > 0 && int64(len(m.Data)) > limit {
-		return TooLarge(p.nc, len(m.Data), nats.ErrMaxPayload)
+func (p *Publisher) checkSize(data []byte) error {
+	if limit := p.nc.MaxPayload(); limit > 0 && int64(len(data)) > limit {
+		return TooLarge(p.nc, len(data), nats.ErrMaxPayload)
 	}
 	return nil
 }
@@ -136,15 +131,14 @@ func TooLarge(nc *nats.Conn, size int, err error) error {
 	return schemas.Errorf(schemas.CodeTooLarge, "the event has %d bytes; the server's limit is %d: put large data elsewhere and send a reference (%w)", size, nc.MaxPayload(), err)
 }
 
-// publish publishes one add by itself.
-func (p *Publisher) publish(m *nats.Msg) (*Result, error) {
-	f, err := p.js.PublishMsgAsync(m, jetstream.WithStallWait(stallWait))
+// publish publishes one add by itself. After an error r has no outcome.
+func (p *Publisher) publish(data []byte, r *Result) error {
+	err := p.window.publish(data, r)
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, nats.ErrMaxPayload):
-		return nil, TooLarge(p.nc, len(m.Data), err)
-	case err != nil:
-		return nil, schemas.Errorf(schemas.CodeUnavailable, "add not published: %w", err)
+		return TooLarge(p.nc, len(data), err)
 	}
-	// Each call of Ok and Err replaces the future's channel, so call them once.
-	return &Result{ok: f.Ok(), errs: f.Err(), done: make(chan struct{})}, nil
+	return schemas.Errorf(schemas.CodeUnavailable, "add not published: %w", err)
 }

@@ -1,0 +1,165 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// silent returns a publisher whose adds reach a subscription that answers nothing.
+func silent(t *testing.T) (*Publisher, *nats.Subscription) {
+	t.Helper()
+	nc := natstest.Run(t).Connect()
+	sub, err := nc.SubscribeSync(schemas.SubjectAdd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(nc, js), sub
+}
+
+// TestWindowFull: while maxInFlight publishes have no answer, the next one waits for an answer.
+// The bound of that wait is that of Add.
+func TestWindowFull(t *testing.T) {
+	t.Parallel()
+	p, sub := silent(t)
+	p.noBatches.Store(true) // no measurements
+	var first *Result
+	for i := range maxInFlight {
+		r, err := p.Add(message(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			first = r
+		}
+	}
+	blocked := make(chan error, 1)
+	go func() {
+		_, err := p.Add(message(maxInFlight))
+		blocked <- err
+	}()
+	for deadline := time.Now().Add(stallWait); ; { // until the publish waits
+		p.window.mu.Lock()
+		waits := p.window.room != nil
+		p.window.mu.Unlock()
+		if waits {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the publish does not wait")
+		}
+	}
+	m, err := sub.NextMsg(stallWait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Respond([]byte(`{"stream":"TIMERS_ADD","seq":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-blocked; err != nil {
+		t.Error(err)
+	}
+	if err := first.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, err = p.Add(message(maxInFlight + 1))
+	if !errors.Is(err, schemas.ErrUnavailable) || !strings.Contains(err.Error(), "4000 adds have no answer") {
+		t.Errorf("after %s: %v", stallWait, err)
+	}
+	if n := len(p.window.slots); n != maxInFlight {
+		t.Errorf("%d slots", n)
+	}
+}
+
+// TestWindowNoStream: without a stream a publish fails, after it was repeated.
+func TestWindowNoStream(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(nc, js)
+	begin := time.Now()
+	r, err := p.Add(message(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); !errors.Is(err, schemas.ErrUnavailable) || !strings.Contains(err.Error(), "no stream takes") {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took < maxRepeats*repeatDelay {
+		t.Errorf("failed after %s, without %d repetitions", took, maxRepeats)
+	}
+}
+
+// TestWindowDeadline: a publish without an answer fails after AckTimeout, and a late answer
+// changes neither it nor a later publish in the same slot.
+func TestWindowDeadline(t *testing.T) {
+	t.Parallel()
+	p, sub := silent(t)
+	r, err := p.Add(message(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range ackChecks {
+		p.window.expire()
+	}
+	if r.done.Load() {
+		t.Error("failed before its deadline")
+	}
+	p.window.expire()
+	if err := r.Wait(t.Context()); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Error(err)
+	}
+	later, err := p.Add(message(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, answer := range []string{`{"stream":"TIMERS_ADD","seq":1}`, `{"error":{"code":503,"err_code":10077,"description":"full"},"stream":"TIMERS_ADD","seq":0}`} {
+		m, err := sub.NextMsg(stallWait)
+		if err != nil || string(m.Data) != string(message(i+1)) {
+			t.Fatal(m, err)
+		}
+		if err := m.Respond([]byte(answer)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := later.Wait(t.Context()); !errors.Is(err, schemas.ErrStoreFull) {
+		t.Errorf("the second publish has the answer of the first: %v", err)
+	}
+	if n := len(p.window.slots); n != 1 {
+		t.Errorf("%d slots", n)
+	}
+}
+
+func TestAckError(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		`{"stream":"TIMERS_ADD","seq":1}`:                  "<nil>",
+		`{"stream":"TIMERS_ADD","seq":1,"duplicate":true}`: "<nil>",
+		`{"stream":"error","seq":1}`:                       "<nil>",
+		`{"stream":"","seq":1}`:                            jetstream.ErrInvalidJSAck.Error(),
+		`{"stream":"TIMERS_ADD","seq":1`:                   jetstream.ErrInvalidJSAck.Error(),
+		`{}`:                                               jetstream.ErrInvalidJSAck.Error(),
+		``:                                                 jetstream.ErrInvalidJSAck.Error(),
+		`{"error":{"code":400,"err_code":10054,"description":"message size"}}`:                       "nats: API error: code=400 err_code=10054 description=message size",
+		`{"stream":"TIMERS_ADD","seq":0,"error":{"code":503,"err_code":10077,"description":"full"}}`: "nats: API error: code=503 err_code=10077 description=full",
+	} {
+		if got := fmt.Sprint(ackError([]byte(answer))); got != want {
+			t.Errorf("%s: got %q, want %q", answer, got, want)
+		}
+	}
+}
