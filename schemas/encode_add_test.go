@@ -148,9 +148,13 @@ func randomEvent(r *rand.Rand) (event.Event, []schemas.Setting) {
 	if c, ok := e.Context.(*event.EventContextV1); ok && r.IntN(30) == 0 { // past the setters
 		c.Extensions = map[string]any{[]string{"a b", "UP", "id", "", "data_base64", "x"}[r.IntN(6)]: []any{"v", nil, 1.5, int64(1) << 40, int32(1)}[r.IntN(5)]}
 	}
-	var set []schemas.Setting
+	due := []schemas.Setting{{Name: schemas.AttrAt, Value: text("2027-01-01T00:00:00Z")}, {Name: schemas.AttrAfter, Value: text("10s")}, {Name: schemas.AttrCron, Value: text("0 9 * * *")}}
+	r.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
+	set := due[:1]
+	if rarely() {
+		set = due[:2*r.IntN(2)] // none or two
+	}
 	for _, s := range []schemas.Setting{
-		{Name: schemas.AttrAt, Value: text("2027-01-01T00:00:00Z")}, {Name: schemas.AttrAfter, Value: text("10s")}, {Name: schemas.AttrCron, Value: text("0 9 * * *")},
 		{Name: schemas.AttrService, Value: text("shop")}, {Name: schemas.AttrKey, Value: text("k")}, {Name: schemas.AttrCallback, Value: text("nats:shop.x")}, {Name: "timergroup", Remove: true},
 	} {
 		if r.IntN(3) == 0 {
