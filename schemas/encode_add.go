@@ -199,7 +199,8 @@ func (enc *addEncoder) encode(e *event.Event, c *event.EventContextV1) error {
 	if err != nil {
 		return err
 	}
-	p.raw = append(out, '}')
+	out = append(out, '}')
+	p.raw = out
 	if err := p.conforms(); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ const (
 type pacer struct {
 	// spare returns the cores that are not used; false if unknown. nil: unknown.
 	spare func() (cores float64, ok bool)
-	// worked is the time that writing took since looked, and duty what it may take now.
+	// worked is the time that writing took since looked. duty is the share that it may take now.
 	worked time.Duration
 	looked time.Time
 	duty   float64

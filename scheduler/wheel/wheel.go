@@ -260,8 +260,8 @@ func (w *Wheel[T]) AdvanceSome(nowMs int64, most int, fn func(t *Timer[T])) (mor
 	return false
 }
 
-// giveBack makes overdue timers of those that AdvanceSome has left: time was set back, so they may no
-// longer be due.
+// giveBack moves the timers that AdvanceSome has left in the batch to the overdue ones: time was set back,
+// so they may no longer be due.
 func (w *Wheel[T]) giveBack() {
 	t := w.batch.head
 	w.batch.head, w.batch.tail = nil, nil
