@@ -1,8 +1,9 @@
 // Package gctune makes Go's garbage collector run less often if the machine has memory to
 // spare. With Go's default (GOGC=100) the heap doubles between two collections: a busy node
 // then spends a tenth of its CPU in collections, and timers that are due during one are late.
-// gctune lets the heap grow to four times the live memory, up to half of the machine's or the
-// container's memory. With more live memory it lowers the factor, down to Go's default. When
+// gctune lets the heap grow to four times the live memory, or to a thirty-second of the machine's or the
+// container's memory above it if that is more and the process is busy, up to half of that memory. With more live memory it lowers
+// the factor, down to Go's default. When
 // a busy process becomes quiet, gctune returns the free memory to the system (release.go).
 //
 // gctune does not request huge pages for the heap. They save CPU while a heap grows for the first time,
@@ -31,18 +32,27 @@ const (
 	mostPercent  = 300
 	// share is the divisor of the memory that gives the budget of the heap.
 	share = 2
-	// step is the minimum change of GOGC, because each change stops all goroutines.
+	// floorShare is the divisor of that budget that gives the garbage for which a busy process always has
+	// room: the heap of a node with few timers is small, and would be collected every few seconds.
+	floorShare = 16
+	// step is the minimum change of GOGC, or an eighth of it, because each change stops all goroutines.
 	step = 20
 	// every is the interval between two adjustments; one takes microseconds.
 	every = time.Second
 )
 
-// percent returns the GOGC with which live bytes and their garbage stay within a budget.
-func percent(live, budget uint64) int {
+// percent returns the GOGC with which live bytes and their garbage stay within a budget: garbage of
+// mostPercent of the live bytes, or in a busy process of the budget divided by floorShare if that is
+// more.
+func percent(live, budget uint64, busy bool) int {
 	if live == 0 {
 		return leastPercent // unknown until the first collection
 	}
-	return int(min(max(budget/(live/100+1), leastPercent+100)-100, mostPercent))
+	unit, most := live/100+1, uint64(mostPercent)
+	if busy {
+		most = max(most, budget/floorShare/unit)
+	}
+	return int(min(max(budget/unit, leastPercent+100)-100, most))
 }
 
 // Start adjusts the garbage collector until stop is called, which restores the previous
@@ -86,7 +96,7 @@ func tune(ctx context.Context) {
 // follow adjusts GOGC to the live memory until ctx ends.
 func follow(ctx context.Context, budget uint64) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	now := percent(read(live), budget)
+	now := percent(read(live), budget, false)
 	before := debug.SetGCPercent(now)
 	defer debug.SetGCPercent(before)
 	tick := time.NewTicker(every)
@@ -99,8 +109,8 @@ func follow(ctx context.Context, budget uint64) {
 		case <-tick.C:
 		}
 		release.look()
-		want := percent(read(live), budget)
-		if d := want - now; d >= step || -d >= step || d != 0 && (want == leastPercent || want == mostPercent) {
+		want := percent(read(live), budget, release.quiet < quietLooks)
+		if d, least := want-now, max(step, now/8); d >= least || -d >= least || d != 0 && (want == leastPercent || want == mostPercent) {
 			debug.SetGCPercent(want)
 			now = want
 		}

@@ -15,8 +15,9 @@ func TestPercent(t *testing.T) {
 		live, budget uint64
 		want         int
 	}{
-		{0, gb, 100}, // not known yet
-		{1, gb, 300},
+		{0, gb, 100},        // not known yet
+		{gb / 100, gb, 625}, // a sixteenth of the budget
+		{gb / 64, gb, 400},
 		{gb / 10, gb, 300},
 		{gb / 4, gb, 300},
 		{gb / 3, gb, 200},
@@ -25,9 +26,12 @@ func TestPercent(t *testing.T) {
 		{100 * gb, gb, 100}, // never worse than Go's default
 		{gb, 0, 100},
 	} {
-		got := percent(c.live, c.budget)
+		got := percent(c.live, c.budget, true)
 		if d := got - c.want; d < -1 || d > 1 {
 			t.Errorf("%d alive, budget %d: %d %%; want %d", c.live, c.budget, got, c.want)
+		}
+		if quiet := percent(c.live, c.budget, false); quiet != min(got, mostPercent) {
+			t.Errorf("%d alive, budget %d: %d %% of a quiet process; want %d", c.live, c.budget, quiet, min(got, mostPercent))
 		}
 		if heap := c.live + c.live/100*uint64(got); got > leastPercent && heap > c.budget {
 			t.Errorf("%d alive, budget %d: the heap grows to %d", c.live, c.budget, heap)
@@ -52,20 +56,20 @@ func TestFollow(t *testing.T) {
 		defer close(done)
 		follow(ctx, 64<<20)
 	}()
-	eventually := func(want int) {
+	eventually := func(right func(percent int) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); current() != want; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); !right(current()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d %%; want %d", current(), want)
+				t.Fatalf("the setting is %d %%", current())
 			}
 		}
 	}
 	if was != leastPercent {
-		eventually(leastPercent)
+		eventually(func(percent int) bool { return percent == leastPercent })
 	}
 	runtime.KeepAlive(alive) // keep it alive until here
 	runtime.GC()
-	eventually(mostPercent)
+	eventually(func(percent int) bool { return percent >= mostPercent })
 	cancel()
 	<-done
 	if got := current(); got != was {
