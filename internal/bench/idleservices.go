@@ -123,7 +123,7 @@ func (e *Env) oneService(ctx context.Context, d *deployment, p *progress) (float
 	return d.returned(ctx, p)
 }
 
-// Bounds of returned. A node returns memory to the system after 20 s without work; see gctune.
+// Bounds of returned. A node returns memory to the system after 10 s without work; see gctune.
 // In the first two minutes after services came to rest, the node still searches for late events
 // of these services.
 const (

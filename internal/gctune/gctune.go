@@ -42,7 +42,7 @@ const (
 )
 
 // percent returns the GOGC with which live bytes and their garbage stay within a budget: garbage of
-// mostPercent of the live bytes, or in a busy process of the budget divided by floorShare if that is
+// mostPercent of the live bytes, or in a steadily busy process of the budget divided by floorShare if that is
 // more.
 func percent(live, budget uint64, busy bool) int {
 	if live == 0 {
@@ -109,7 +109,7 @@ func follow(ctx context.Context, budget uint64) {
 		case <-tick.C:
 		}
 		release.look()
-		want := percent(read(live), budget, release.quiet < quietLooks)
+		want := percent(read(live), budget, release.busy >= steadyLooks)
 		if d, least := want-now, max(step, now/8); d >= least || -d >= least || d != 0 && (want == leastPercent || want == mostPercent) {
 			debug.SetGCPercent(want)
 			now = want

@@ -28,9 +28,12 @@ const (
 	// quietBytes bounds the allocations of a quiet process in one interval. An idle node
 	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
 	quietBytes = 8 << 20
-	// quietLooks is the number of consecutive intervals in which the process must be quiet: 20
+	// quietLooks is the number of consecutive intervals in which the process must be quiet: 10
 	// seconds. Returned memory comes back by one page fault for each 4 kB.
-	quietLooks = 20
+	quietLooks = 10
+	// steadyLooks is the number of consecutive intervals after which a process that is not quiet is
+	// steadily busy. A start with a million timers takes fewer.
+	steadyLooks = 5
 	// busyLooks is the least number of intervals for which the garbage would suffice.
 	busyLooks = 30
 	// releasePause is the least time between two releases.
@@ -49,9 +52,10 @@ type releaser struct {
 	last heap
 	// rate is the number of bytes allocated in one interval. It rises at once, and falls as a moving
 	// average does.
-	rate  uint64
-	quiet int
-	at    time.Time // of the last release
+	rate uint64
+	// quiet and busy count the last intervals in a row in which the process was quiet, or not.
+	quiet, busy int
+	at          time.Time // of the last release
 }
 
 // due records new values and reports whether the process should return memory now.
@@ -59,9 +63,9 @@ func (r *releaser) due(h heap, now time.Time) bool {
 	allocated := h.allocated - r.last.allocated
 	r.rate = max(allocated, (7*r.rate+allocated)/8)
 	if allocated > quietBytes {
-		r.quiet = 0
+		r.quiet, r.busy = 0, r.busy+1
 	} else {
-		r.quiet++
+		r.quiet, r.busy = r.quiet+1, 0
 	}
 	r.last = h
 	gain := h.resident - min(h.live, h.resident)
