@@ -216,6 +216,9 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	}
 	if !sameTimes(rec.Schedule, s) {
 		p.move(plan, s, nowMs, rec.State == schemas.StatePaused)
+		// If the cluster's clock was set back, the old plan is recorded beyond nowMs. The new plan
+		// decides from nowMs on, and its times on excluded dates there are not recorded yet.
+		s.PassedMs = min(s.PassedMs, max(nowMs, reached(s)))
 	}
 	if err := plan.checkExpect(s.NextMs); err != nil {
 		return nil, err
