@@ -126,6 +126,8 @@ type extra struct {
 	// firedMsBefore is the time of firing that the claim in flight replaces: that of the claim
 	// before a retry. It is 0 for most claims.
 	firedMsBefore int64
+	// failedMs is the end in the final record of the last ActFail.
+	failedMs int64
 	recurring
 }
 
@@ -434,6 +436,9 @@ func (k *Core) takeClaimed(t store.Timer, tick int64, pin uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
 			k.pinFor(e, pin) // an entry of the sweeper has no pin yet
+			return
+		}
+		if k.readRun(e, t, tick, pin) {
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {

@@ -47,7 +47,7 @@ import (
 //	created now=T id=X [rev=N] [err=E]         the record of a run
 //
 // A record is written as: id rev=N due=T [state=S] [svc=S] [epoch=N] [fired=T] [callback]
-// [moves=N] [added=T].
+// [moves=N] [added=T] [attempt=N] [done=T].
 //
 // A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T] [end=T]
 // [callback] [state=S] [moves=N]; it was added at the start of the script. With the word claimed it has
@@ -252,10 +252,14 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			r.Service = value
 		case "epoch":
 			r.Epoch = n
+		case "done":
+			r.DoneMs = s.parseTime(t, d, value)
 		case "fired":
 			r.FiredMs = s.parseTime(t, d, value)
 		case "moves":
 			r.Moves = uint32(n)
+		case "attempt":
+			r.Attempt = uint32(n)
 		case "callback":
 			r.Callback = "https://example.com/"
 		case "claimed":

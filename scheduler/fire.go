@@ -212,7 +212,7 @@ func (k *Core) onReread(ev EvReread) {
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
 		k.dedup.queue = append(k.dedup.queue, e)
 	default:
-		if r.State == schemas.StateFail && e.rec.State == schemas.StatePending {
+		if e.isFailOf(r) {
 			// The final record of a rejected claim is stored; only its answer was lost.
 			k.failed(e, ev.Timer.Rev)
 		}
@@ -317,12 +317,15 @@ func (k *Core) onPublished(ev EvPublished) {
 	if e == nil || e.phase != phasePublishing {
 		return
 	}
-	if store.Permanent(ev.Err) {
+	switch {
+	case store.Permanent(ev.Err) && e.published():
+		k.finish(e)
+		return
+	case store.Permanent(ev.Err):
 		k.refuse(e, ev.Err)
 		k.publishChecked(e)
 		return
-	}
-	if ev.Err != nil {
+	case ev.Err != nil:
 		// The claim is stored, so repeat the publish until it is acknowledged. The message
 		// id makes a repetition harmless.
 		e.countFailure()
@@ -330,6 +333,14 @@ func (k *Core) onPublished(ev EvPublished) {
 		return
 	}
 	k.finish(e)
+}
+
+// published reports whether an event whose publish is refused was stored by an earlier try, whose
+// answer was lost: the tail has brought a later revision, in which the event's callback has a result
+// or waits. Only who has received the event writes such a revision.
+func (e *entry) published() bool {
+	n := e.newer()
+	return n != nil && n.Rev > e.rev && e.rec.State == schemas.StateDelivered && n.Record.State == schemas.StateRetrying
 }
 
 // finish ends a published entry. Without a callback it queues the final record, success,

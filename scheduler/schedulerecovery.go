@@ -21,7 +21,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	switch {
 	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r):
 		k.claimed(e)
-	case r.State == schemas.StateFail && e.rec.State.Waits():
+	case e.isFailOf(r):
 		// The final record of a rejected claim is stored; only its answer was lost.
 		k.failed(e, t.Rev)
 	}
@@ -60,17 +60,28 @@ func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 // does not.
 func (k *Core) resumeClaims(t store.Timer) {
 	s := t.Record.Schedule
-	if l := &s.Last; k.resumes(l) {
+	if l := &s.Last; k.resumes(l, t.Rev) {
 		k.resume(t, schemas.RunTimer(t.ID, l.Run), !s.AlarmIsLast(), k.checkRun)
 	}
-	if a := &s.Alarm; k.resumes(a) {
+	if a := &s.Alarm; k.resumes(a, t.Rev) {
 		k.resume(t, schemas.OverdueTimer(t.ID, a.Run), s.AlarmIsLast(), k.checkAlarm)
 	}
 }
 
-// resumes reports whether this term has to complete a claim.
-func (k *Core) resumes(l *schemas.LastRun) bool {
-	return l.Epoch != k.epoch && l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
+// resumes reports whether this term has to complete a claim, which is in revision rev of its record
+// or in an earlier one.
+//
+// An owner that died amid a claim has left the applied offset before LastRun.Before. The owner after
+// it may have moved the offset beyond that, and died too before its tail brought the claim, which has
+// a higher sequence. So a recent claim is completed also if its record has a revision that no owner
+// has read before this term. There are few of these, and within half of the dedup window the stream
+// itself refuses the second event of a run.
+func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
+	if l.Run == 0 || l.Epoch == k.epoch {
+		return false
+	}
+	unread := rev > k.startApplied && k.now-l.ClaimedMs <= store.DedupWindowFor(k.cfg.Retention).Milliseconds()/2
+	return unread || l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
 }
 
 // resume completes a claim with check, once in a term. last is true for the last claim of the
@@ -95,4 +106,26 @@ func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(s
 // checkRun queues a dedup check for the last run of a schedule.
 func (k *Core) checkRun(t store.Timer) {
 	k.dedup.queue = append(k.dedup.queue, k.insertRun(t, phaseDedupCheck))
+}
+
+// readRun replaces the entry of a run that checkRun added before the run's record was read. t is
+// that record, which an earlier owner claimed: perhaps for a later attempt, whose event is another
+// one than checkRun looks for. The new entry looks for that event, and takes over what waits for
+// the run. readRun returns false for all other entries: theirs is the claim in question.
+func (k *Core) readRun(e *entry, t store.Timer, tick int64, pin uint64) bool {
+	if e.rev != 0 || e.rec.Origin == nil || e.phase != phaseDedupCheck && e.phase != phaseIndexing {
+		return false
+	}
+	r, before := e.more(), e.pin
+	completes, blocks, unindexed := r.completes, r.blocks, r.unindexed
+	r.completes, r.blocks = nil, nil // done must not take them for ended
+	k.done(e)
+	n := k.insert(t, tick, pin, phaseDedupCheck)
+	if n.pin == 0 && before != 0 {
+		k.pins.add(n, before)
+	}
+	x := n.more()
+	x.completes, x.blocks, x.unindexed = completes, blocks, unindexed
+	k.dedup.queue = append(k.dedup.queue, n)
+	return true
 }

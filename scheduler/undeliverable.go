@@ -123,6 +123,7 @@ func (k *Core) fail(e *entry) {
 	}
 	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
 	rec.Body, rec.Deferral = schemas.Body{}, nil
+	e.more().failedMs = rec.DoneMs
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})
 }
@@ -142,6 +143,13 @@ func (k *Core) onFailed(ev EvFailed) {
 	default:
 		k.again(e)
 	}
+}
+
+// isFailOf reports whether a final record is that of the entry's ActFail, whose answer was lost. It may
+// also be an earlier one of this term, which was counted then: a load has brought the revision
+// before it since, and this entry was refused again.
+func (e *entry) isFailOf(r *schemas.Record) bool {
+	return r.State == schemas.StateFail && e.rec.State.Waits() && e.extra != nil && r.DoneMs == e.extra.failedMs
 }
 
 // failed removes a timer whose claim was rejected from the number of pending timers. rev is
