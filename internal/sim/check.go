@@ -359,13 +359,24 @@ func (c *checker) letter(e fake.Event) {
 	if l.cancelled != 0 && l.size != sizeLarge { // a record that is too large is not claimed first
 		c.fail(PropCancel, "%s: cancelled at %s, and then a dead letter", l, c.w.rel(l.cancelled))
 	}
-	if k := len(l.letters); k > 0 {
+	// Each attempt of a run has an event of its own, and that of a later attempt may be refused after
+	// that of an earlier one: the owner may not know that an earlier try was stored, and functions
+	// retry that event.
+	if k := len(l.letters); k > 0 && l.letterOf == letterEvent(e.MsgID) {
 		last := l.letters[k-1]
 		if leapt := last.stampNs+int64(w.p.dedup) <= e.StampNs && w.now-last.real < int64(w.p.dedup); !leapt {
 			c.fail(PropFlow, "%s: a dead letter at %s and again, %s later", l, c.w.rel(last.real), time.Duration(w.now-last.real))
 		}
 	}
+	l.letterOf = letterEvent(e.MsgID)
 	l.letters = append(l.letters, copyOf{real: w.now, stampNs: e.StampNs})
+}
+
+// letterEvent returns the part of a dead letter's message id that names its event: timer, run and
+// attempt.
+func letterEvent(msgID string) string {
+	parts := strings.SplitN(msgID, ".", 4)
+	return strings.Join(parts[:min(len(parts), 3)], ".")
 }
 
 // cancelled records the answer to a client's cancel.

@@ -47,6 +47,7 @@ type life struct {
 	finalAt      int64
 	seen         bool     // its record was stored once
 	letters      []copyOf // its dead letters
+	letterOf     string   // the event of the last of them
 	newer        bool     // its record was written in a newer format
 	// firstRev is the revision that created its record. addRead says that an owner's tail has
 	// read that revision. changedUnread counts first revisions that were replaced before.

@@ -127,6 +127,12 @@ func (w *world) settleAt() int64 {
 	return w.healed + int64(d)
 }
 
+// rises notes that a riser is stopped from now on, alone or with all other processes.
+func (w *world) rises(d time.Duration) { w.risenAt = w.now + int64(d) }
+
+// faultless returns the true time from which on there are no faults. Risers outlast all other faults.
+func (w *world) faultless() int64 { return max(w.healed, w.risenAt) }
+
 // spread returns a random duration whose logarithm is uniformly distributed.
 func (w *world) spread(lo, hi time.Duration) time.Duration {
 	return time.Duration(float64(lo) * math.Exp(w.rng.Float64()*math.Log(float64(hi)/float64(lo))))

@@ -138,7 +138,7 @@ var scheduleMutants = []mutant{
 
 	{"an overdue event is before its deadline", "internal/recurrence/expect.go", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now {", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now+1500 {", 20, ""},
 	{"a success does not prevent an overdue event", "internal/recurrence/expect.go", "r.State == schemas.StateSuccess && r.DoneMs <= e.DeadlineMs)", "r.State == schemas.StateSuccess && r.DoneMs < 0)", 20, ""},
-	{"an overdue event is lost when its owner dies before it is published", "scheduler/schedulerecovery.go", "if a := &s.Alarm; k.resumes(a) {", "if a := &s.Alarm; k.resumes(a) && a.Run == 0 {", 100, ""},
+	{"an overdue event is lost when its owner dies before it is published", "scheduler/schedulerecovery.go", "if a := &s.Alarm; k.resumes(a, t.Rev) {", "if a := &s.Alarm; k.resumes(a, t.Rev) && a.Run == 0 {", 100, ""},
 	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 300, ""},
 	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
 

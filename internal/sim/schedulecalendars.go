@@ -82,6 +82,34 @@ func (c *checker) possible(s *schedule) (out []*calendar.Schedule) {
 	return out
 }
 
+// known returns the nominal times with each version that an update stored now may follow for the
+// times until then: to an update, a calendar that does not exist has no dates.
+func (c *checker) known(s *schedule) (out []*calendar.Schedule) {
+	rule := s.rules[s.ruleInForce]
+	for _, v := range c.w.calendars.since(c.w.now - int64(oldestCopy)) {
+		if cal, ok := s.calOf(v); ok {
+			out = append(out, cal)
+			continue
+		}
+		all := calendarVersion{dates: map[string][]string{}}
+		for _, name := range rule.Exclude {
+			all.dates[name] = v.dates[name]
+		}
+		x, err := all.Exclusions(rule.Exclude)
+		if err != nil {
+			panic(err) // the dates are valid, and all exist
+		}
+		spec := specOf(s.id, &rule, s.anchor)
+		spec.Exclude, spec.ExcludeShift = x, rule.ExcludeMode
+		cal, err := calendar.New(spec)
+		if err != nil {
+			panic(err) // begun and updated have compiled the same recurrence
+		}
+		out = append(out, cal)
+	}
+	return out
+}
+
 // isNominal reports whether an instant is a nominal time.
 func isNominal(cal *calendar.Schedule, ms int64) bool {
 	next, ok := cal.Next(ms - 1)
@@ -192,7 +220,7 @@ func (c *checker) stable(s *schedule) (cal *calendar.Schedule, sinceMs int64) {
 	v := k.newest()
 	since := max(v.at+int64(replanned), s.bornAt, s.updatedAt)
 	if c.w.p.faults {
-		since = max(since, c.w.healed+int64(replanned))
+		since = max(since, c.w.faultless()+int64(replanned))
 	}
 	cal, ok := s.calOf(v)
 	if !ok {
@@ -263,14 +291,18 @@ func (c *checker) plannedRight(s *schedule, old, r *schemas.Record) {
 }
 
 // timesOf returns the nominal times of a decision about the range from fromMs, which has count of
-// them. Times that were skipped as excluded are not among them. A next run that was planned on
+// them. Times that were skipped as excluded are not among them. op is the operation that decides, nil for
+// none. A next run that was planned on
 // the date to which it had moved is decided there, also if it would not move any more.
-func (c *checker) timesOf(s *schedule, old *schemas.Record, fromMs, toMs int64, count int) (times []int64) {
+func (c *checker) timesOf(s *schedule, old *schemas.Record, fromMs, toMs int64, count int, op *schemas.Operation) (times []int64) {
 	if !s.excludes {
 		return c.expand(s, fromMs, toMs)
 	}
-	next := old.Schedule.NextMs
-	for _, cal := range c.possible(s) {
+	next, possible := old.Schedule.NextMs, c.possible(s)
+	if op != nil && op.Kind == schemas.OperationUpdate {
+		possible = c.known(s)
+	}
+	for _, cal := range possible {
 		times = nil
 		if fromMs <= next && next <= toMs && !isNominal(cal, next) && cal.ExcludedBy(next) == 0 {
 			times = append(times, next)

@@ -143,7 +143,7 @@ func (s *schedule) end(p *proc) {
 	defer func() { s.active-- }()
 	w := p.w
 	p.sleep(time.Duration(s.endsAt - w.now))
-	for s.known && !s.final && !s.rejected {
+	for s.known && !s.final { // also if the add was rejected when it came again, without its calendars
 		if s.active > 1 {
 			p.sleep(time.Second) // the others may yet resume it
 			continue

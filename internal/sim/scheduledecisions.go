@@ -194,7 +194,7 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 	if w := old.Schedule.Waiting; w != nil && d.FromMs <= w.NominalMs && w.NominalMs < from {
 		waited = append(waited, w.NominalMs)
 	}
-	times := slices.Concat(waited, c.timesOf(s, old, from, d.ToMs, int(d.Count)-len(waited)))
+	times := slices.Concat(waited, c.timesOf(s, old, from, d.ToMs, int(d.Count)-len(waited), op))
 	if d.Count != uint32(len(times)) {
 		c.fail(PropDecided, "%s: %+v has the nominal times %v", s, d, c.times(times))
 	}
@@ -367,8 +367,8 @@ func (c *checker) missed(s *schedule, old *schemas.Record, added []schemas.Decis
 	}
 	coalesced := uint32(0)
 	for _, d := range added {
-		if w != nil && d.Kind != schemas.DecisionQueue && !d.Kind.Fires() && d.FromMs <= w.NominalMs && w.NominalMs <= d.ToMs {
-			s.queued = 0 // the run that waited is skipped
+		if w != nil && d.Kind != schemas.DecisionQueue && !d.Kind.Requested() && !d.Kind.Fires() && d.FromMs <= w.NominalMs && w.NominalMs <= d.ToMs {
+			s.queued = 0 // the run that waited is skipped; a range of requests only lies around its time
 		}
 		switch d.Kind {
 		case schemas.DecisionCoalesced:

@@ -250,6 +250,7 @@ func (s termStore) UpdateAsync(w store.Write, done func(store.Result)) {
 	}
 	if d := t.n.pauseAtClaim; d > 0 && !t.w.p.refusals {
 		t.n.pauseAtClaim = 0
+		t.w.rises(d)
 		t.w.after(0, func() { t.n.pause(d) })
 	}
 }
@@ -287,6 +288,7 @@ func (s termStore) PublishLetter(ctx context.Context, m store.Msg) (duplicate bo
 		// All processes die, and the next owner starts after the stream's dedup window has
 		// forgotten the letter.
 		t.n.pauseAtClaim = 0
+		t.w.rises(d)
 		t.w.after(0, func() {
 			for _, n := range t.w.nodes {
 				n.crash(d)

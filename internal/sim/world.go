@@ -110,7 +110,8 @@ type world struct {
 	flows        map[string]*flowKey // by service; nil without Config.Flow
 	quotas       *quotas             // nil without Config.Quotas
 	damaged      []bool              // by shard: another client has overwritten its clock
-	healed       int64               // the time after which there are no faults
+	healed       int64               // the time after which there are no faults, but risers
+	risenAt      int64               // the time at which the last riser continues; 0 for none
 	over         bool
 	letters      int // for PlantUnstableLetter
 	// overdueDeaths counts the processes that have died at the claim of an overdue event.
