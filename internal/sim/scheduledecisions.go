@@ -187,7 +187,7 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 		return []int64{d.ToMs}
 	}
 	from := d.FromMs
-	if next := old.Schedule.NextMs; next != 0 && next <= d.ToMs {
+	if next := old.Schedule.NextMs; next != 0 && next <= d.ToMs && !c.included(s, old, d, op) {
 		from = max(from, next) // a range that began before an update
 	}
 	var waited []int64
@@ -200,6 +200,12 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 	}
 	c.reason(s, old, r, d, times, op, ran)
 	return times
+}
+
+// included reports whether a range begins before the planned time with nominal times on dates that a
+// change of a calendar no longer excludes, while the owner has not planned the schedule again.
+func (c *checker) included(s *schedule, old *schemas.Record, d schemas.Decision, op *schemas.Operation) bool {
+	return s.excludes && op == nil && len(c.timesOf(s, old, d.FromMs, d.ToMs, int(d.Count), op)) == int(d.Count)
 }
 
 // kindOf is the decision about the run of a trigger.
