@@ -17,8 +17,8 @@ import (
 //     if the process would take busyLooks intervals to allocate the gain: it keeps far more garbage
 //     than it needs. An example is the time after millions of adds, when only the search index works.
 //
-// A release costs two garbage collections, whose time is proportional to the live heap, so it
-// is made at most once in releasePause.
+// A release costs three garbage collections, whose time is proportional to the live heap, so it
+// is made at most once in releasePause, and takes at most one part in releaseShare of the time.
 const (
 	// releaseLeast and releaseMuch are minimum gains of a release, in bytes.
 	releaseLeast = 64 << 20
@@ -38,6 +38,7 @@ const (
 	busyLooks = 30
 	// releasePause is the least time between two releases.
 	releasePause = 30 * time.Second
+	releaseShare = 100
 )
 
 // heap has values of the runtime's metrics, in bytes.
@@ -56,6 +57,7 @@ type releaser struct {
 	// quiet and busy count the last intervals in a row in which the process was quiet, or not.
 	quiet, busy int
 	at          time.Time // of the last release
+	took        time.Duration
 }
 
 // due records new values and reports whether the process should return memory now.
@@ -71,7 +73,7 @@ func (r *releaser) due(h heap, now time.Time) bool {
 	gain := h.resident - min(h.live, h.resident)
 	quiet := r.quiet >= quietLooks && gain >= max(releaseLeast, h.live/quietShare)
 	spare := gain >= max(releaseMuch, h.live) && gain >= r.rate*busyLooks
-	if !quiet && !spare || now.Sub(r.at) < releasePause {
+	if !quiet && !spare || now.Sub(r.at) < max(releasePause, releaseShare*r.took) {
 		return false
 	}
 	r.at = now
@@ -101,10 +103,12 @@ func readHeap() heap {
 
 // look returns memory to the system if the process has become quiet.
 func (r *releaser) look() {
-	if r.due(readHeap(), time.Now()) {
-		// The first collection moves what lies in a sync.Pool aside, the second one frees
-		// it. nats-server keeps its block buffers there, 8 MB each.
+	if now := time.Now(); r.due(readHeap(), now) {
+		// nats-server has buffers of 8 MB: the first collection puts those of its block caches into a
+		// sync.Pool, the second one moves them aside there, and that of FreeOSMemory frees them.
+		runtime.GC()
 		runtime.GC()
 		debug.FreeOSMemory()
+		r.took = time.Since(now)
 	}
 }
