@@ -109,7 +109,7 @@ var seedMutants = []mutant{
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now && !e.woken() {", "if false {", 1000, ""},
 	{"late adds are not audited", "scheduler/fire.go", "passed := e.pin != 0 && e.rec.DueMs", "passed := e.pin < 0 && e.rec.DueMs", 300, ""},
 	{"late adds count as missed timers", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300, ""},
-	{"a publish that is refused for good is repeated", "scheduler/fire.go", "if store.Permanent(ev.Err) {\n\t\tk.refuse", "if false {\n\t\tk.refuse", 20, ""},
+	{"a publish that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuse(e", "case false:\n\t\tk.refuse(e", 20, ""},
 	{"a claim that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuseClaim", "case k.now < 0:\n\t\tk.refuseClaim", 60, ""},
 	{"a refused timer lets the watermark pass before it has failed", "scheduler/undeliverable.go", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n\tk.done(e)\n", 300, ""},
 	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refused() != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refused() == \"never\" {\n\t\treturn deadTarget(e)", 1000, ""},
@@ -120,7 +120,7 @@ var seedMutants = []mutant{
 // scheduleMutants are found by seeds with schedules.
 var scheduleMutants = []mutant{
 	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
-	{"the last claim of an earlier owner is not completed", "scheduler/schedulerecovery.go", "return l.Epoch != k.epoch && l.After(", "return l.Run == 0 && l.After(", 100, ""},
+	{"the last claim of an earlier owner is not completed", "scheduler/schedulerecovery.go", "if l.Run == 0 || l.Epoch == k.epoch {", "if l.Run == 0 || l.Epoch != 0 {", 100, ""},
 	{"the last claim of an earlier owner is completed by its due time only", "schemas/schedule.go", "(g.Tick(l.DueMs) >= tick || l.Before > applied)", "g.Tick(l.DueMs) >= tick", 1000, ""},
 	{"a run is published without its record", "scheduler/fire.go", "if r.Origin != nil && e.rev == 0 {", "if r.Origin != nil && e.rev == 0 && r.Run == 0 {", 20, ""},
 	{"a claim does not wait for the index entry of the next due time", "scheduler/schedule.go", "if next := &r.turn.Record; next.Queued {", "if next := &r.turn.Record; next.Queued && next.DueMs == 0 {", 60, ""},
