@@ -121,7 +121,8 @@ func (e *Env) cancelAll(ctx context.Context, a *Adder, callers []*nats.Conn, p *
 	return answers, context.Cause(ctx)
 }
 
-// cancelOne cancels a timer of Belfry.
+// cancelOne cancels a timer of Belfry. It decodes the fields that tell what has happened, as the
+// measurement of the peer does.
 func cancelOne(ctx context.Context, nc *nats.Conn, id schemas.TimerID) error {
 	ctx, stop := context.WithTimeout(ctx, addTimeout)
 	defer stop()
@@ -129,11 +130,14 @@ func cancelOne(ctx context.Context, nc *nats.Conn, id schemas.TimerID) error {
 	if err != nil {
 		return err
 	}
-	var answer schemas.TimerInfo
+	var answer struct {
+		Timer schemas.TimerID `json:"timer"`
+		State schemas.State   `json:"state"`
+	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
 		return err
 	}
-	if answer.State != schemas.StateCancelled {
+	if answer.Timer != id || answer.State != schemas.StateCancelled {
 		return fmt.Errorf("the answer is %.200s", m.Data)
 	}
 	return nil
