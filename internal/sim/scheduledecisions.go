@@ -187,25 +187,25 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 		return []int64{d.ToMs}
 	}
 	from := d.FromMs
-	if next := old.Schedule.NextMs; next != 0 && next <= d.ToMs && !c.included(s, old, d, op) {
+	if next := old.Schedule.NextMs; next != 0 && next <= d.ToMs {
 		from = max(from, next) // a range that began before an update
 	}
 	var waited []int64
 	if w := old.Schedule.Waiting; w != nil && d.FromMs <= w.NominalMs && w.NominalMs < from {
 		waited = append(waited, w.NominalMs)
 	}
-	times := slices.Concat(waited, c.timesOf(s, old, from, d.ToMs, int(d.Count)-len(waited), op))
+	count := int(d.Count) - len(waited)
+	times := c.timesOf(s, old, from, d.ToMs, count, op)
+	if s.excludes && len(times) != count && len(waited) == 0 {
+		// A calendar no longer excludes a date before the planned time, which has passed since.
+		times = c.timesOf(s, old, d.FromMs, d.ToMs, count, op)
+	}
+	times = slices.Concat(waited, times)
 	if d.Count != uint32(len(times)) {
 		c.fail(PropDecided, "%s: %+v has the nominal times %v", s, d, c.times(times))
 	}
 	c.reason(s, old, r, d, times, op, ran)
 	return times
-}
-
-// included reports whether a range begins before the planned time with nominal times on dates that a
-// change of a calendar no longer excludes, while the owner has not planned the schedule again.
-func (c *checker) included(s *schedule, old *schemas.Record, d schemas.Decision, op *schemas.Operation) bool {
-	return s.excludes && op == nil && len(c.timesOf(s, old, d.FromMs, d.ToMs, int(d.Count), op)) == int(d.Count)
 }
 
 // kindOf is the decision about the run of a trigger.
