@@ -121,7 +121,6 @@ var seedMutants = []mutant{
 var scheduleMutants = []mutant{
 	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
 	{"the last claim of an earlier owner is not completed", "scheduler/schedulerecovery.go", "if l.Run == 0 || l.Epoch == k.epoch {", "if l.Run == 0 || l.Epoch != 0 {", 100, ""},
-	{"the last claim of an earlier owner is completed by its due time only", "schemas/schedule.go", "(g.Tick(l.DueMs) >= tick || l.Before > applied)", "g.Tick(l.DueMs) >= tick", 1000, ""},
 	{"a run is published without its record", "scheduler/fire.go", "if r.Origin != nil && e.rev == 0 {", "if r.Origin != nil && e.rev == 0 && r.Run == 0 {", 20, ""},
 	{"a claim does not wait for the index entry of the next due time", "scheduler/schedule.go", "if next := &r.turn.Record; next.Queued {", "if next := &r.turn.Record; next.Queued && next.DueMs == 0 {", 60, ""},
 	{"a claim does not wait for the last run's event", "scheduler/schedule.go", "if run == nil || !run.unpublished() {", "if run == nil || !run.unpublished() || run.rev < 1<<60 {", 300, ""},

@@ -147,6 +147,7 @@ var planted = []plant{
 	{m("a scan does not hold the tail", "scheduler/readahead.go", "pin = t.Rev\n\t}\n\tk.onRecord", "pin = 0\n\t}\n\tk.onRecord"), "./scheduler", "TestCoreScripts$/^scan_late_add$"},
 	{m("a reread record moves the tail", "scheduler/core.go", "return min(first.pin-1, k.tailSeen)", "return first.pin - 1"), "./scheduler", "TestCoreScripts$/^reread_ahead$"},
 	{m("the record of a run is not taken up while the event of its first attempt is looked for", "scheduler/schedulerecovery.go", "e.phase != phaseDedupCheck && e.phase != phaseIndexing", "e.phase != phaseDone"), "./scheduler", "TestCoreScripts$/^schedule_fail_over_retry$"},
+	{m("an old claim of an earlier owner is completed by its due time only", "schemas/schedule.go", "(g.Tick(l.DueMs) >= tick || l.Before > applied)", "g.Tick(l.DueMs) >= tick"), "./scheduler", "TestCoreScripts$/^schedule_fail_over_twice$"},
 	{m("a claim that two owners did not finish is lost", "scheduler/schedulerecovery.go", "unread := rev > k.startApplied &&", "unread := rev == 0 &&"), "./scheduler", "TestCoreScripts$/^schedule_fail_over_twice$"},
 	{m("a timer that is refused twice leaves the pending timers twice", "scheduler/undeliverable.go", " && r.DoneMs == e.extra.failedMs", ""), "./scheduler", "TestCoreScripts$/^too_large_twice$"},
 	{m("an event that was published gets a dead letter", "scheduler/fire.go", "store.Permanent(ev.Err) && e.published()", "store.Permanent(ev.Err) && e.id.IsZero()"), "./scheduler", "TestCoreScripts$/^too_large_published$"},
