@@ -1,6 +1,10 @@
 package bench
 
-import "time"
+import (
+	"time"
+
+	"github.com/belfryio/belfry/internal/cputime"
+)
 
 // load measures the CPU that processes outside a run use from its begin to its end, the pauses
 // and the start of its processes included. othersFigure is for the measurement alone.
@@ -17,7 +21,10 @@ func beginLoad() load {
 }
 
 // ownCPU returns the CPU time of this process and of its children that have ended.
-func ownCPU() float64 { return (selfCPU() + childrenCPU()).Seconds() }
+func ownCPU() float64 {
+	children, _ := cputime.Children() // 0 if unknown
+	return (selfCPU() + children).Seconds()
+}
 
 // figure adds the load since beginLoad. All processes of the run must have ended.
 func (l load) figure(r *Result) {

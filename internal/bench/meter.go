@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/belfryio/belfry/internal/cputime"
 )
 
 // meter measures the usage of a part of a run: CPU of this process and of the servers that it
@@ -75,16 +77,15 @@ func (e *Env) meter(ctx context.Context) (*meter, error) {
 // machineCPU returns the busy time of all CPUs of this machine in seconds, or 0 if the system
 // does not report it.
 func machineCPU() float64 {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return 0
-	}
-	st, err := fs.Stat()
-	if err != nil {
-		return 0
-	}
-	c := st.CPUTotal // steal: on a virtual machine, other machines used the CPU
-	return c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
+	busy, _, _ := cputime.Machine() // 0 if unknown
+	return busy
+}
+
+// selfCPU returns the user and system CPU time of this process, or 0 if the system does not
+// report it. Results then lack figures of CPU.
+func selfCPU() time.Duration {
+	used, _ := cputime.Self() // 0 if unknown
+	return used
 }
 
 // selfCalls returns the number of read and write system calls of this process, or 0 if the

@@ -10,7 +10,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/prometheus/procfs"
+	"github.com/belfryio/belfry/internal/cputime"
 )
 
 // Least is the shortest period that a Meter measures. The counters of Linux have a resolution of
@@ -26,16 +26,13 @@ type reading struct {
 
 // Meter measures periods. It is for one goroutine.
 type Meter struct {
-	read  func() reading
 	last  reading
 	cores float64
 	known bool
 }
 
 // New returns a Meter, whose first period begins now.
-func New() *Meter { return newMeter(read) }
-
-func newMeter(read func() reading) *Meter { return &Meter{read: read, last: read()} }
+func New() *Meter { return &Meter{last: read()} }
 
 // Spare returns the number of cores that were left in the last period of at least Least, from 0 to
 // GOMAXPROCS. ok is false before the end of the first period, and if the system reports nothing.
@@ -43,7 +40,7 @@ func (m *Meter) Spare() (cores float64, ok bool) {
 	if time.Since(m.last.at) < Least {
 		return m.cores, m.known
 	}
-	now := m.read()
+	now := read()
 	m.cores, m.known = between(m.last, now, float64(runtime.GOMAXPROCS(0)))
 	m.last = now
 	return m.cores, m.known
@@ -67,19 +64,12 @@ func between(from, to reading, most float64) (cores float64, ok bool) {
 
 // read reads the counters of this system.
 func read() reading {
-	return reading{at: time.Now(), idle: idle(), used: used()}
-}
-
-// idle returns the time that all CPUs of the machine were idle, in seconds; -1 if unknown. Only
-// Linux reports it.
-func idle() float64 {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return -1
+	r := reading{at: time.Now(), idle: -1, used: -1}
+	if _, idle, ok := cputime.Machine(); ok {
+		r.idle = idle
 	}
-	st, err := fs.Stat()
-	if err != nil {
-		return -1
+	if used, ok := cputime.Self(); ok {
+		r.used = used.Seconds()
 	}
-	return st.CPUTotal.Idle + st.CPUTotal.Iowait
+	return r
 }

@@ -4,9 +4,10 @@
 package cputest
 
 import (
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/internal/cputime"
 )
 
 // Measure starts the measurement of the CPU time of this process, which includes an
@@ -22,9 +23,9 @@ func Measure(b *testing.B) (report func()) {
 
 func used(b *testing.B) time.Duration {
 	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
+	used, ok := cputime.Self()
+	if !ok {
+		b.Fatal("the system does not report the CPU time of this process")
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return used
 }
