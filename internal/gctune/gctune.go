@@ -1,10 +1,10 @@
 // Package gctune makes Go's garbage collector run less often if the machine has memory to
 // spare. With Go's default (GOGC=100) the heap doubles between two collections: a busy node
 // then spends a tenth of its CPU in collections, and timers that are due during one are late.
-// gctune lets the heap grow to four times the live memory, or to a thirty-second of the machine's or the
-// container's memory above it if that is more and the process is busy, up to half of that memory. With more live memory it lowers
-// the factor, down to Go's default. When
-// a busy process becomes quiet, gctune returns the free memory to the system (release.go).
+// gctune lets the heap grow to four times the live memory, or to a thirty-second of the machine's or
+// the container's memory above it if that is more and the process is busy, up to half of that memory.
+// With more live memory it lowers the factor, down to Go's default. When a busy process becomes quiet,
+// gctune returns the free memory to the system (release.go).
 //
 // gctune does not request huge pages for the heap. They save CPU while a heap grows for the first time,
 // but each first use of one stops a goroutine until the kernel has cleared 2 MB: with them the 99.9th
@@ -19,7 +19,6 @@ import (
 	"errors"
 	"os"
 	"runtime/debug"
-	"runtime/metrics"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -95,8 +94,7 @@ func tune(ctx context.Context) {
 
 // follow adjusts GOGC to the live memory until ctx ends.
 func follow(ctx context.Context, budget uint64) {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	now := percent(read(live), budget, false)
+	now := percent(readHeap().live, budget, false)
 	before := debug.SetGCPercent(now)
 	defer debug.SetGCPercent(before)
 	tick := time.NewTicker(every)
@@ -108,19 +106,10 @@ func follow(ctx context.Context, budget uint64) {
 			return
 		case <-tick.C:
 		}
-		release.look()
-		want := percent(read(live), budget, release.busy >= steadyLooks)
+		want := percent(release.look(), budget, release.busy >= steadyLooks)
 		if d, least := want-now, max(step, now/8); d >= least || -d >= least || d != 0 && (want == leastPercent || want == mostPercent) {
 			debug.SetGCPercent(want)
 			now = want
 		}
 	}
-}
-
-func read(live []metrics.Sample) uint64 {
-	metrics.Read(live)
-	if live[0].Value.Kind() != metrics.KindUint64 {
-		return 0 // this version of the runtime does not have the metric
-	}
-	return live[0].Value.Uint64()
 }

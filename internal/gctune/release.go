@@ -36,7 +36,8 @@ const (
 	steadyLooks = 5
 	// busyLooks is the least number of intervals for which the garbage would suffice.
 	busyLooks = 30
-	// releasePause is the least time between two releases.
+	// releasePause is the least time between two releases. It is releaseShare times the duration of
+	// the last one, if that is longer.
 	releasePause = 30 * time.Second
 	releaseShare = 100
 )
@@ -101,14 +102,18 @@ func readHeap() heap {
 	return heap{allocated: v[0], live: v[1], resident: v[2] + v[3] + v[4]}
 }
 
-// look returns memory to the system if the process has become quiet.
-func (r *releaser) look() {
-	if now := time.Now(); r.due(readHeap(), now) {
+// look returns memory to the system if due says so. It returns the bytes alive after the last
+// collection.
+func (r *releaser) look() (live uint64) {
+	h := readHeap()
+	if now := time.Now(); r.due(h, now) {
 		// nats-server has buffers of 8 MB: the first collection puts those of its block caches into a
 		// sync.Pool, the second one moves them aside there, and that of FreeOSMemory frees them.
 		runtime.GC()
 		runtime.GC()
 		debug.FreeOSMemory()
 		r.took = time.Since(now)
+		h = readHeap()
 	}
+	return h.live
 }
