@@ -271,13 +271,7 @@ func (p *Publisher) send() {
 
 // queuedLength returns the number of queued adds of the next batch, 1 or more.
 func queuedLength(queue []queuedAdd) int {
-	bytes := 0
-	for i, q := range queue {
-		if bytes += len(q.data); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
-			return i
-		}
-	}
-	return len(queue)
+	return batchLength(len(queue), func(i int) int { return len(queue[i].data) })
 }
 
 func (p *Publisher) sendSingle(q queuedAdd) {

@@ -39,7 +39,8 @@ func (p *Publisher) AddAll(ctx context.Context, msgs [][]byte) (int, error) {
 		if ctx.Err() != nil {
 			return done, schemas.Errorf(schemas.CodeUnavailable, "not published (%w)", context.Cause(ctx))
 		}
-		part := msgs[done : done+batchLength(msgs[done:])]
+		rest := msgs[done:]
+		part := rest[:batchLength(len(rest), func(i int) int { return len(rest[i]) })]
 		if n, err := p.addPart(ctx, part); err != nil {
 			return done + n, err
 		}
@@ -48,15 +49,16 @@ func (p *Publisher) AddAll(ctx context.Context, msgs [][]byte) (int, error) {
 	return len(msgs), nil
 }
 
-// batchLength returns the number of messages of the next batch, 1 or more.
-func batchLength(msgs [][]byte) int {
+// batchLength returns how many of n adds the next batch has, 1 or more; size is the number of bytes
+// of add i.
+func batchLength(n int, size func(i int) int) int {
 	bytes := 0
-	for i, data := range msgs {
-		if bytes += len(data); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
+	for i := range n {
+		if bytes += size(i); i == maxBatchMessages || i > 0 && bytes > maxBatchBytes {
 			return i
 		}
 	}
-	return len(msgs)
+	return n
 }
 
 // addPart stores at most one batch of messages. On an error it returns the index of the
