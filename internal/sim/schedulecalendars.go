@@ -47,20 +47,26 @@ func (s *schedule) calOf(v *calendarVersion) (*calendar.Schedule, bool) {
 	if cal, ok := s.cals[key]; ok {
 		return cal, cal != nil
 	}
-	rule := s.rules[s.ruleInForce]
-	spec := specOf(s.id, &rule, s.anchor)
-	x, err := v.Exclusions(rule.Exclude)
+	x, err := v.Exclusions(s.rules[s.ruleInForce].Exclude)
 	if err != nil {
 		s.cals[key] = nil
 		return nil, false
 	}
+	cal := s.excluding(x)
+	s.cals[key] = cal
+	return cal, true
+}
+
+// excluding returns the nominal times of a schedule without dates.
+func (s *schedule) excluding(x *calendar.Exclusions) *calendar.Schedule {
+	rule := s.rules[s.ruleInForce]
+	spec := specOf(s.id, &rule, s.anchor)
 	spec.Exclude, spec.ExcludeShift = x, rule.ExcludeMode
 	cal, err := calendar.New(spec)
 	if err != nil {
 		panic(err) // begun and updated have compiled the same recurrence
 	}
-	s.cals[key] = cal
-	return cal, true
+	return cal
 }
 
 // calKey names the nominal times of one of the rules with a version of the calendars.
@@ -99,13 +105,7 @@ func (c *checker) known(s *schedule) (out []*calendar.Schedule) {
 		if err != nil {
 			panic(err) // the dates are valid, and all exist
 		}
-		spec := specOf(s.id, &rule, s.anchor)
-		spec.Exclude, spec.ExcludeShift = x, rule.ExcludeMode
-		cal, err := calendar.New(spec)
-		if err != nil {
-			panic(err) // begun and updated have compiled the same recurrence
-		}
-		out = append(out, cal)
+		out = append(out, s.excluding(x))
 	}
 	return out
 }
