@@ -14,16 +14,19 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
+// syncs are servers that sync every write, and that do not.
+var syncs = []struct {
+	name    string
+	options []natstest.Option
+}{
+	{"safe", []natstest.Option{natstest.SyncAlways}},
+	{"fast", nil},
+}
+
 // BenchmarkAddAsync adds as fast as the client allows, with and without a sync of every write.
 // The server runs in this process, so cpu-us/op includes its CPU.
 func BenchmarkAddAsync(b *testing.B) {
-	for _, c := range []struct {
-		name    string
-		options []natstest.Option
-	}{
-		{"safe", []natstest.Option{natstest.SyncAlways}},
-		{"fast", nil},
-	} {
+	for _, c := range syncs {
 		b.Run(c.name, func(b *testing.B) {
 			client, _ := addStream(b, func(*jetstream.StreamConfig) {}, c.options...)
 			pending := make([]belfry.Pending, b.N)
@@ -48,13 +51,7 @@ func BenchmarkAddAsync(b *testing.B) {
 
 // BenchmarkAddBatch adds all events with one call, as BenchmarkAddAsync adds them one by one.
 func BenchmarkAddBatch(b *testing.B) {
-	for _, c := range []struct {
-		name    string
-		options []natstest.Option
-	}{
-		{"safe", []natstest.Option{natstest.SyncAlways}},
-		{"fast", nil},
-	} {
+	for _, c := range syncs {
 		b.Run(c.name, func(b *testing.B) {
 			client, _ := addStream(b, func(*jetstream.StreamConfig) {}, c.options...)
 			es := events(b.N)

@@ -337,7 +337,7 @@ func (k *Core) onPublished(ev EvPublished) {
 
 // published reports whether an event whose publish is refused was stored by an earlier try, whose
 // answer was lost: the tail has brought a later revision, in which the event's callback has a result
-// or waits. Only who has received the event writes such a revision.
+// or waits. Only a node that has received the event writes such a revision.
 func (e *entry) published() bool {
 	n := e.newer()
 	return n != nil && n.Rev > e.rev && e.rec.State == schemas.StateDelivered && n.Record.State == schemas.StateRetrying
