@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -17,6 +18,9 @@ const (
 	defaultAddCount = 100_000
 	// farAhead is the time to the due time of timers that must not fire during a run.
 	farAhead = 30 * 24 * time.Hour
+	// mostWaiting bounds the acknowledged adds that no router has stored yet, in runs of more
+	// timers. Without a bound a long run would fill TIMERS_ADD, which then refuses adds.
+	mostWaiting = 1_000_000
 	// sampled is the interval between two points of the curve of acknowledged adds.
 	sampled = 200 * time.Millisecond
 )
@@ -109,6 +113,9 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 	if e.Rate > 0 {
 		pace = func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
 	}
+	if e.Count > mostWaiting && !e.oneByOne() {
+		pace = e.keepUp(ctx, pace)
+	}
 	sampling, stop := context.WithCancel(ctx)
 	var curve Curve
 	var wg sync.WaitGroup
@@ -147,6 +154,25 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 		r.Latencies = append(r.Latencies, answers)
 	}
 	return r, nil
+}
+
+// keepUp returns a pace that waits, now and then, until at most mostWaiting adds wait for a
+// router. pace, if not nil, gives the intended starts.
+func (e *Env) keepUp(ctx context.Context, pace func(int) time.Time) func(int) time.Time {
+	const every = 20_000
+	return func(n int) time.Time {
+		for n%every == 0 {
+			waiting, err := e.sut().unstored(ctx)
+			// An error shows again when the timer is added.
+			if err != nil || waiting <= mostWaiting || !pause.For(ctx, 50*time.Millisecond) {
+				break
+			}
+		}
+		if pace == nil {
+			return time.Time{}
+		}
+		return pace(n)
+	}
 }
 
 // sample returns the growth of count per second, as a curve with a point each sampled, when ctx

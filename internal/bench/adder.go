@@ -200,11 +200,14 @@ func (a *Adder) inFlight(ctx context.Context, take func() (int, bool), send func
 	// waits.
 	waits := make(chan func() error, window)
 	failed := make(chan error, 1)
+	sending, stop := context.WithCancel(ctx)
+	defer stop()
 	go func() {
 		defer close(failed)
 		for wait := range waits {
 			if err := wait(); err != nil {
 				failed <- fmt.Errorf("an add was not acknowledged: %w", err)
+				stop()
 				for range waits { // drain, so that the sender can end
 				}
 				return
@@ -214,7 +217,7 @@ func (a *Adder) inFlight(ctx context.Context, take func() (int, bool), send func
 	}()
 	for {
 		n, ok := take()
-		if !ok {
+		if !ok || sending.Err() != nil {
 			break
 		}
 		w, serr := send(n)

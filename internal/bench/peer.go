@@ -79,6 +79,9 @@ func (s schedulesPeer) drained(context.Context, *progress) (time.Time, error) {
 	return time.Now(), nil
 }
 
+// unstored returns 0: an acknowledged schedule is stored and will fire.
+func (s schedulesPeer) unstored(context.Context) (uint64, error) { return 0, nil }
+
 func (s schedulesPeer) fired(service string) (stream, subject string) {
 	return peerStream, peerFired + service
 }

@@ -40,6 +40,8 @@ type system interface {
 	add(a *Adder, n int, dueMs int64) *nats.Msg
 	// drained waits until every acknowledged add is a timer that can fire, and returns that time.
 	drained(ctx context.Context, p *progress) (time.Time, error)
+	// unstored returns the number of acknowledged adds that are not yet timers that can fire.
+	unstored(ctx context.Context) (uint64, error)
 	// fired returns the stream and the subject of the events of a service's timers that fired.
 	// The service * stands for any.
 	fired(service string) (stream, subject string)
@@ -90,6 +92,14 @@ func (b belfryNode) add(a *Adder, n int, dueMs int64) *nats.Msg {
 
 func (b belfryNode) drained(ctx context.Context, p *progress) (time.Time, error) {
 	return b.addsDrained(ctx, p)
+}
+
+func (b belfryNode) unstored(ctx context.Context) (uint64, error) {
+	s, err := b.js.Stream(ctx, schemas.StreamAdd)
+	if err != nil {
+		return 0, err
+	}
+	return s.CachedInfo().State.Msgs, nil
 }
 
 func (b belfryNode) fired(service string) (stream, subject string) {
