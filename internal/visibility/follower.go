@@ -43,7 +43,7 @@ type Buckets interface {
 	// Retention returns the time for which the record of a timer stays after the timer is done.
 	Retention() time.Duration
 	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer)) (*store.Tail, error)
-	Newest(ctx context.Context, shard int) (store.Newest, error)
+	Newest(ctx context.Context, shard int, after uint64) (store.Newest, error)
 	EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error
 }
 
@@ -272,11 +272,11 @@ func (f *follower) open(ctx context.Context) error {
 		return err
 	}
 	for shard := range f.offsets {
-		newest, err := f.o.Buckets.Newest(ctx, shard)
+		o, ok := stored[shard]
+		newest, err := f.o.Buckets.Newest(ctx, shard, o.Revision)
 		if err != nil {
 			return err
 		}
-		o, ok := stored[shard]
 		if ok && (o.Stream != newest.Stream || o.Revision > newest.LastSeq) {
 			return errOther
 		}
@@ -296,11 +296,11 @@ func (f *follower) begin(ctx context.Context) error {
 	for shard := range f.offsets {
 		o := &f.offsets[shard]
 		after[shard] = o.Revision
-		newest, err := f.o.Buckets.Newest(ctx, shard)
+		newest, err := f.o.Buckets.Newest(ctx, shard, o.Revision)
 		if err != nil {
 			return err
 		}
-		f.target[shard] = newest.Revision
+		f.target[shard] = newest.LastSeq
 		if o.Revision > 0 && newest.AtMs-o.AsOfMs > f.o.Buckets.Retention().Milliseconds()/2 {
 			if err := f.reconcile(ctx, shard); err != nil {
 				return err
@@ -460,20 +460,20 @@ func (f *follower) check(ctx context.Context) {
 	reached := true
 	asOf := int64(0)
 	for shard := range f.offsets {
-		newest, err := f.o.Buckets.Newest(ctx, shard)
+		have := f.offsets[shard].Revision
+		newest, err := f.o.Buckets.Newest(ctx, shard, have)
 		if err != nil {
 			if ctx.Err() == nil {
 				f.log.Debug().Err(err).Int("shard", shard).Msg("the newest revision of a shard is not known")
 			}
 			return
 		}
-		have := f.offsets[shard].Revision
-		if have >= newest.Revision {
-			f.asOf[shard] = max(f.asOf[shard], newest.AtMs)
+		if newest.More {
+			behind += max(newest.LastSeq, have+1) - have
 		} else {
-			behind += newest.Revision - have
+			f.asOf[shard] = max(f.asOf[shard], newest.AtMs)
 		}
-		if have < f.target[shard] && have < newest.Revision {
+		if newest.More && have < f.target[shard] {
 			reached = false
 		}
 		if shard == 0 || f.asOf[shard] < asOf {
