@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -21,6 +22,8 @@ const (
 	// mostWaiting bounds the acknowledged adds that no router has stored yet, in runs of more
 	// timers. Without a bound a long run would fill TIMERS_ADD, which then refuses adds.
 	mostWaiting = 1_000_000
+	// storePatience bounds the time in which no add is stored.
+	storePatience = 30 * time.Second
 	// sampled is the interval between two points of the curve of acknowledged adds.
 	sampled = 200 * time.Millisecond
 )
@@ -114,7 +117,10 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 		pace = func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
 	}
 	if e.Count > mostWaiting && !e.oneByOne() {
-		pace = e.keepUp(ctx, pace)
+		var giveUp context.CancelCauseFunc
+		ctx, giveUp = context.WithCancelCause(ctx)
+		defer giveUp(nil)
+		pace = e.keepUp(ctx, pace, giveUp)
 	}
 	sampling, stop := context.WithCancel(ctx)
 	var curve Curve
@@ -157,15 +163,23 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 }
 
 // keepUp returns a pace that waits, now and then, until at most mostWaiting adds wait for a
-// router. pace, if not nil, gives the intended starts.
-func (e *Env) keepUp(ctx context.Context, pace func(int) time.Time) func(int) time.Time {
+// router. pace, if not nil, gives the intended starts. giveUp ends the run if no router stores
+// an add for a while.
+func (e *Env) keepUp(ctx context.Context, pace func(int) time.Time, giveUp context.CancelCauseFunc) func(int) time.Time {
 	const every = 20_000
 	return func(n int) time.Time {
+		least, since := uint64(math.MaxUint64), time.Now()
 		for n%every == 0 {
 			waiting, err := e.sut().unstored(ctx)
 			// An error shows again when the timer is added.
 			if err != nil || waiting <= mostWaiting || !pause.For(ctx, 50*time.Millisecond) {
 				break
+			}
+			if waiting < least {
+				least, since = waiting, time.Now()
+			}
+			if time.Since(since) > storePatience {
+				giveUp(fmt.Errorf("%d adds wait, and none was stored for %s: are the shards full (GET /v1/status lists full streams), or does no node with the role router run?", waiting, storePatience))
 			}
 		}
 		if pace == nil {
