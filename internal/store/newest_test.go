@@ -28,7 +28,9 @@ func TestNewest(t *testing.T) {
 	if _, err := nc.Subscribe("$JS.API.STREAM.MSG.GET.*", func(m *nats.Msg) {
 		mu.Lock()
 		defer mu.Unlock()
-		requests = append(requests, string(m.Data))
+		if strings.Contains(m.Subject, "KV_timers_") {
+			requests = append(requests, string(m.Data))
+		}
 	}); err != nil {
 		t.Fatal(err)
 	}
