@@ -18,7 +18,9 @@ import (
 //     than it needs. An example is the time after millions of adds, when only the search index works.
 //
 // A release costs three garbage collections, whose time is proportional to the live heap, so it
-// is made at most once in releasePause, and takes at most one part in releaseShare of the time.
+// is made at most once in releasePause, and takes at most one part in releaseShare of the time. In a quiet
+// process that would return as much as it keeps, as after millions of adds, it takes at most one part in
+// quietReleaseShare: such a process has the time, and does not make as much garbage again soon.
 const (
 	// releaseLeast and releaseMuch are minimum gains of a release, in bytes.
 	releaseLeast = 64 << 20
@@ -36,10 +38,11 @@ const (
 	steadyLooks = 5
 	// busyLooks is the least number of intervals for which the garbage would suffice.
 	busyLooks = 30
-	// releasePause is the least time between two releases. It is releaseShare times the duration of
-	// the last one, if that is longer.
-	releasePause = 30 * time.Second
-	releaseShare = 100
+	// releasePause is the least time between two releases. It is releaseShare or quietReleaseShare
+	// times the duration of the last one, if that is longer.
+	releasePause      = 30 * time.Second
+	releaseShare      = 100
+	quietReleaseShare = 10
 )
 
 // heap has values of the runtime's metrics, in bytes.
@@ -74,7 +77,11 @@ func (r *releaser) due(h heap, now time.Time) bool {
 	gain := h.resident - min(h.live, h.resident)
 	quiet := r.quiet >= quietLooks && gain >= max(releaseLeast, h.live/quietShare)
 	spare := gain >= max(releaseMuch, h.live) && gain >= r.rate*busyLooks
-	if !quiet && !spare || now.Sub(r.at) < max(releasePause, releaseShare*r.took) {
+	share := releaseShare
+	if quiet && gain >= h.live {
+		share = quietReleaseShare
+	}
+	if !quiet && !spare || now.Sub(r.at) < max(releasePause, time.Duration(share)*r.took) {
 		return false
 	}
 	r.at = now

@@ -89,6 +89,39 @@ func TestReleaseAgain(t *testing.T) {
 	}
 }
 
+// TestReleaseShare: after a release of 4 s the next one is made 400 s later, or 40 s later in a quiet process that
+// returns as much as it keeps.
+func TestReleaseShare(t *testing.T) {
+	t.Parallel()
+	const mb = 1 << 20
+	begin := time.Unix(1_000_000, 0)
+	for _, c := range []struct {
+		name                      string
+		allocates, live, resident uint64
+		want                      time.Duration
+	}{
+		{"quiet, much to gain", mb, 1000 * mb, 3000 * mb, 40 * time.Second},
+		{"quiet, less to gain than is alive", mb, 1000 * mb, 1500 * mb, 400 * time.Second},
+		{"busy", 20 * mb, 1000 * mb, 3000 * mb, 400 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := releaser{at: begin, took: 4 * time.Second}
+			var allocated uint64
+			for now := begin.Add(time.Second); now.Sub(begin) <= 10*time.Minute; now = now.Add(time.Second) {
+				allocated += c.allocates
+				if r.due(heap{allocated: allocated, live: c.live, resident: c.resident}, now) {
+					if got := now.Sub(begin); got != c.want {
+						t.Errorf("released after %s, want %s", got, c.want)
+					}
+					return
+				}
+			}
+			t.Error("never released")
+		})
+	}
+}
+
 // TestHeapMetrics: this version of Go has the metrics that a release needs.
 func TestHeapMetrics(t *testing.T) {
 	t.Parallel()
