@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
-	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -22,8 +20,6 @@ const (
 	// mostWaiting bounds the acknowledged adds that no router has stored yet, in runs of more
 	// timers. Without a bound a long run would fill TIMERS_ADD, which then refuses adds.
 	mostWaiting = 1_000_000
-	// storePatience bounds the time in which no add is stored.
-	storePatience = 30 * time.Second
 	// sampled is the interval between two points of the curve of acknowledged adds.
 	sampled = 200 * time.Millisecond
 )
@@ -142,7 +138,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 	if err != nil {
 		return nil, err
 	}
-	end, err := e.sut().drained(ctx, p)
+	end, err := e.drained(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -163,23 +159,13 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 }
 
 // keepUp returns a pace that waits, now and then, until at most mostWaiting adds wait for a
-// router. pace, if not nil, gives the intended starts. giveUp ends the run if no router stores
-// an add for a while.
+// router. pace, if not nil, gives the intended starts. giveUp ends the run if that wait fails.
 func (e *Env) keepUp(ctx context.Context, pace func(int) time.Time, giveUp context.CancelCauseFunc) func(int) time.Time {
 	const every = 20_000
 	return func(n int) time.Time {
-		least, since := uint64(math.MaxUint64), time.Now()
-		for n%every == 0 {
-			waiting, err := e.sut().unstored(ctx)
-			// An error shows again when the timer is added.
-			if err != nil || waiting <= mostWaiting || !pause.For(ctx, 50*time.Millisecond) {
-				break
-			}
-			if waiting < least {
-				least, since = waiting, time.Now()
-			}
-			if time.Since(since) > storePatience {
-				giveUp(fmt.Errorf("%d adds wait, and none was stored for %s: are the shards full (GET /v1/status lists full streams), or does no node with the role router run?", waiting, storePatience))
+		if n%every == 0 {
+			if _, err := e.waitStored(ctx, mostWaiting, 50*time.Millisecond, &progress{}); err != nil {
+				giveUp(err)
 			}
 		}
 		if pace == nil {

@@ -49,7 +49,7 @@ func (e *Env) ahead(ctx context.Context, service string, count int, recur *recur
 		if err := e.addWatched(ctx, a, w, p, nil); err != nil {
 			return nil, nil, err
 		}
-		end, err := e.sut().drained(ctx, p)
+		end, err := e.drained(ctx, p)
 		if err != nil {
 			return nil, nil, err
 		}

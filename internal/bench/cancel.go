@@ -53,7 +53,7 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n) }, nil, nil); err != nil {
 		return nil, err
 	}
-	if _, err := e.sut().drained(ctx, p); err != nil {
+	if _, err := e.drained(ctx, p); err != nil {
 		return nil, err
 	}
 	callers := make([]*nats.Conn, e.Callers)

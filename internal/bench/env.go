@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -112,7 +114,7 @@ func (e *Env) warm(ctx context.Context) error {
 	if err := w.Wait(ctx, patience, func(seen int) { p.show("warming up: %d of %d fired", seen, len(due)) }); err != nil {
 		return err
 	}
-	_, err = e.sut().drained(ctx, p)
+	_, err = e.drained(ctx, p)
 	return err
 }
 
@@ -215,37 +217,35 @@ func (e *Env) close(ctx context.Context) error {
 	return err
 }
 
-// addsDrained waits until TIMERS_ADD is empty, and returns that time. It fails if the number of
-// adds does not fall for a while.
-func (e *Env) addsDrained(ctx context.Context, p *progress) (time.Time, error) {
-	const patience = 30 * time.Second
-	s, err := e.js.Stream(ctx, schemas.StreamAdd)
-	if err != nil {
-		return time.Time{}, err
-	}
-	last, moved := uint64(0), time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
+// storePatience bounds the time in which no add is stored.
+const storePatience = 30 * time.Second
+
+// drained waits until every acknowledged add is a timer that can fire, and returns that time.
+func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
+	return e.waitStored(ctx, 0, 10*time.Millisecond, p)
+}
+
+// waitStored waits until at most most acknowledged adds are not timers that can fire, and returns that
+// time. It asks every tick. It fails if their number does not fall for storePatience.
+func (e *Env) waitStored(ctx context.Context, most uint64, tick time.Duration, p *progress) (time.Time, error) {
+	least, fell := uint64(math.MaxUint64), time.Now()
 	for {
-		info, err := s.Info(ctx)
+		left, err := e.sut().unstored(ctx)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("read the state of %s: %w", schemas.StreamAdd, err)
+			return time.Time{}, err
 		}
 		now := time.Now()
-		left := info.State.Msgs
 		switch {
-		case left == 0:
+		case left <= most:
 			return now, nil
-		case left != last:
-			last, moved = left, now
-		case now.Sub(moved) > patience:
-			return now, fmt.Errorf("%d adds remain in %s and no router reads them: does a node with the role router run?", left, schemas.StreamAdd)
+		case left < least:
+			least, fell = left, now
+		case now.Sub(fell) > storePatience:
+			return now, fmt.Errorf("%d adds remain in %s, and none was stored for %s: does a node with the role router run, and are the shards full (see GET /v1/status)?", left, schemas.StreamAdd, storePatience)
 		}
 		p.show("%d adds wait for the router", left)
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, tick) {
 			return now, context.Cause(ctx)
-		case <-tick.C:
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -72,11 +71,6 @@ func (s schedulesPeer) add(a *Adder, n int, dueMs int64) *nats.Msg {
 		headerTarget:   {peerFired + a.serviceOf(n)},
 	}
 	return m
-}
-
-// drained returns at once: an acknowledged schedule is stored and will fire.
-func (s schedulesPeer) drained(context.Context, *progress) (time.Time, error) {
-	return time.Now(), nil
 }
 
 // unstored returns 0: an acknowledged schedule is stored and will fire.

@@ -177,7 +177,7 @@ func (e *Env) recurring(ctx context.Context) (*Result, error) {
 	if err := e.addWatched(ctx, a, w, p, nil); err != nil {
 		return nil, err
 	}
-	end, err := e.sut().drained(ctx, p)
+	end, err := e.drained(ctx, p)
 	if err != nil {
 		return nil, err
 	}

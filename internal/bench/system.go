@@ -2,7 +2,7 @@ package bench
 
 import (
 	"context"
-	"time"
+	"fmt"
 
 	"github.com/nats-io/nats.go"
 
@@ -38,8 +38,6 @@ type system interface {
 	// add returns the message that adds timer n of an adder. JetStream acknowledges it when the
 	// add is stored.
 	add(a *Adder, n int, dueMs int64) *nats.Msg
-	// drained waits until every acknowledged add is a timer that can fire, and returns that time.
-	drained(ctx context.Context, p *progress) (time.Time, error)
 	// unstored returns the number of acknowledged adds that are not yet timers that can fire.
 	unstored(ctx context.Context) (uint64, error)
 	// fired returns the stream and the subject of the events of a service's timers that fired.
@@ -90,14 +88,10 @@ func (b belfryNode) add(a *Adder, n int, dueMs int64) *nats.Msg {
 	return a.message(schemas.SubjectAdd, n, dueMs)
 }
 
-func (b belfryNode) drained(ctx context.Context, p *progress) (time.Time, error) {
-	return b.addsDrained(ctx, p)
-}
-
 func (b belfryNode) unstored(ctx context.Context) (uint64, error) {
 	s, err := b.js.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("read the state of %s: %w", schemas.StreamAdd, err)
 	}
 	return s.CachedInfo().State.Msgs, nil
 }
