@@ -39,7 +39,7 @@ const (
 type Store interface {
 	Geometry() schemas.Geometry
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
-	Newest(ctx context.Context, shard int, after uint64) (store.Newest, error)
+	HasNext(ctx context.Context, shard int, after uint64) (bool, error)
 	End(ctx context.Context, stream string) (last, messages uint64, err error)
 	Forget(ctx context.Context, id schemas.TimerID, rev uint64) error
 	ReadMovedClock(ctx context.Context) (store.MovedClock, uint64, error)
@@ -387,12 +387,8 @@ func (m *Mover) settled(ctx context.Context) (view, bool, error) {
 		return v, false, nil
 	}
 	for shard, seen := range v.seen {
-		newest, err := m.store.Newest(ctx, shard, seen)
-		if err != nil {
+		if more, err := m.store.HasNext(ctx, shard, seen); err != nil || more {
 			return v, false, err
-		}
-		if newest.More {
-			return v, false, nil
 		}
 	}
 	after := m.timers.at(m.clock.Now())

@@ -137,7 +137,7 @@ func (e *shardEnd) read(ctx context.Context, shards *Shards, shard int, after ui
 	if e.last > 0 && after >= e.last {
 		return true, nil
 	}
-	if more, err := shards.hasNext(ctx, shard, after); err != nil || !more {
+	if more, err := shards.HasNext(ctx, shard, after); err != nil || !more {
 		return err == nil, err
 	}
 	if e.tries++; e.tries > endReads {

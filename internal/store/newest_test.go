@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-
-	"github.com/nats-io/nats.go"
+	"time"
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
@@ -22,16 +20,9 @@ func TestNewest(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	s := open(t, srv.InProcess())
-	var mu sync.Mutex
-	var requests []string
 	nc := srv.InProcess()
-	if _, err := nc.Subscribe("$JS.API.STREAM.MSG.GET.*", func(m *nats.Msg) {
-		mu.Lock()
-		defer mu.Unlock()
-		if strings.Contains(m.Subject, "KV_timers_") {
-			requests = append(requests, string(m.Data))
-		}
-	}); err != nil {
+	sub, err := nc.SubscribeSync("$JS.API.STREAM.MSG.GET.*")
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.Flush(); err != nil {
@@ -39,32 +30,47 @@ func TestNewest(t *testing.T) {
 	}
 	id := schemas.NewTimerID("/test", "newest")
 	shard := s.Geometry().Shard(id)
-	newest := func(after uint64) store.Newest {
+	newest := func(after uint64) (n store.Newest, more bool) {
 		t.Helper()
-		n, err := s.Newest(t.Context(), shard, after)
+		n, err := s.Newest(t.Context(), shard)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n
+		if more, err = s.HasNext(t.Context(), shard, after); err != nil {
+			t.Fatal(err)
+		}
+		return n, more
 	}
-	if n := newest(0); n.More || n.Stream == "" || n.AtMs == 0 {
+	if n, more := newest(0); more || n.Stream == "" || n.AtMs == 0 {
 		t.Errorf("without records: %+v", n)
 	}
 	rev := storetest.CreateAll(t, s, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, s) + 3_600_000)}})[0]
-	if n := newest(rev - 1); !n.More || n.LastSeq != rev {
+	if n, more := newest(rev - 1); !more || n.LastSeq != rev {
 		t.Errorf("before the record: %+v", n)
 	}
-	if n := newest(rev); n.More {
+	if n, more := newest(rev); more {
 		t.Errorf("after the record: %+v", n)
 	}
 	if err := s.PutIndex(t.Context(), id, 5000); err != nil {
 		t.Fatal(err)
 	}
-	if n := newest(rev); n.More || n.LastSeq <= rev {
+	if n, more := newest(rev); more || n.LastSeq <= rev {
 		t.Errorf("an index entry counts as a record: %+v", n)
 	}
-	mu.Lock()
-	defer mu.Unlock()
+	// The server has forwarded all requests when it answers the flush.
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var requests []string
+	for n, _, _ := sub.Pending(); n > 0; n-- {
+		m, err := sub.NextMsg(time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(m.Subject, "KV_timers_") {
+			requests = append(requests, string(m.Data))
+		}
+	}
 	if len(requests) == 0 || slices.ContainsFunc(requests, func(r string) bool {
 		var q struct {
 			Last string `json:"last_by_subj"`

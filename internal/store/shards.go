@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -69,9 +70,23 @@ func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64, batch
 	return records, a.Msgs[len(a.Msgs)-1].Sequence, len(a.Msgs), a.More > 0, nil
 }
 
-// hasNext asks the leader of a shard's stream whether a record follows a sequence.
-func (h *Shards) hasNext(ctx context.Context, shard int, after uint64) (bool, error) {
+// HasNext asks the leader of a shard's stream whether a record follows a sequence. Its cost does not depend on
+// the number of records: a request for the newest record would make nats-server look at every key of the
+// stream. Errors: schemas.ErrUnavailable.
+func (h *Shards) HasNext(ctx context.Context, shard int, after uint64) (bool, error) {
 	sh := &h.subjects[shard]
+	if after == 0 {
+		// For a search from the first message on, the server would look at every key, too. The first message
+		// is the key meta, unless the stream has lost it; see Inspector.lostStart.
+		m, err := h.jet.At(ctx, sh.stream, 1)
+		if err == nil && strings.HasPrefix(m.Subject, sh.timer) {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, schemas.ErrNotFound) {
+			return false, err
+		}
+		after = 1
+	}
 	return h.jet.HasNext(ctx, sh.stream, sh.timer+">", after)
 }
 

@@ -43,7 +43,8 @@ type Buckets interface {
 	// Retention returns the time for which the record of a timer stays after the timer is done.
 	Retention() time.Duration
 	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer)) (*store.Tail, error)
-	Newest(ctx context.Context, shard int, after uint64) (store.Newest, error)
+	Newest(ctx context.Context, shard int) (store.Newest, error)
+	HasNext(ctx context.Context, shard int, after uint64) (bool, error)
 	EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error
 }
 
@@ -272,11 +273,11 @@ func (f *follower) open(ctx context.Context) error {
 		return err
 	}
 	for shard := range f.offsets {
-		o, ok := stored[shard]
-		newest, err := f.o.Buckets.Newest(ctx, shard, o.Revision)
+		newest, err := f.o.Buckets.Newest(ctx, shard)
 		if err != nil {
 			return err
 		}
+		o, ok := stored[shard]
 		if ok && (o.Stream != newest.Stream || o.Revision > newest.LastSeq) {
 			return errOther
 		}
@@ -296,7 +297,7 @@ func (f *follower) begin(ctx context.Context) error {
 	for shard := range f.offsets {
 		o := &f.offsets[shard]
 		after[shard] = o.Revision
-		newest, err := f.o.Buckets.Newest(ctx, shard, o.Revision)
+		newest, err := f.o.Buckets.Newest(ctx, shard)
 		if err != nil {
 			return err
 		}
@@ -461,19 +462,23 @@ func (f *follower) check(ctx context.Context) {
 	asOf := int64(0)
 	for shard := range f.offsets {
 		have := f.offsets[shard].Revision
-		newest, err := f.o.Buckets.Newest(ctx, shard, have)
+		newest, err := f.o.Buckets.Newest(ctx, shard)
+		more := false
+		if err == nil && have < newest.LastSeq {
+			more, err = f.o.Buckets.HasNext(ctx, shard, have)
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				f.log.Debug().Err(err).Int("shard", shard).Msg("the newest revision of a shard is not known")
 			}
 			return
 		}
-		if newest.More {
-			behind += max(newest.LastSeq, have+1) - have
+		if more {
+			behind += newest.LastSeq - have
 		} else {
 			f.asOf[shard] = max(f.asOf[shard], newest.AtMs)
 		}
-		if newest.More && have < f.target[shard] {
+		if more && have < f.target[shard] {
 			reached = false
 		}
 		if shard == 0 || f.asOf[shard] < asOf {

@@ -50,10 +50,16 @@ func (b *buckets) Geometry() schemas.Geometry {
 
 func (b *buckets) Retention() time.Duration { return time.Hour }
 
-func (b *buckets) Newest(_ context.Context, _ int, after uint64) (store.Newest, error) {
+func (b *buckets) Newest(context.Context, int) (store.Newest, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return store.Newest{Stream: "x", LastSeq: b.revision, AtMs: base, More: after < b.revision}, nil
+	return store.Newest{Stream: "x", LastSeq: b.revision, AtMs: base}, nil
+}
+
+func (b *buckets) HasNext(_ context.Context, _ int, after uint64) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return after < b.revision, nil
 }
 
 func (b *buckets) EachOpen(context.Context, int, uint64, func(uint64)) error { return nil }

@@ -105,7 +105,7 @@ func (n *node) current(t *testing.T) {
 	t.Helper()
 	newest := make([]int64, n.Store().Geometry().Shards)
 	for shard := range newest {
-		st, err := n.Store().Newest(t.Context(), shard, 0)
+		st, err := n.Store().Newest(t.Context(), shard)
 		if err != nil {
 			t.Fatal(err)
 		}
