@@ -425,7 +425,7 @@ func ExampleClient_Work() {
 	if err := e.SetData(event.ApplicationJSON, map[string]int{"order": 20}); err != nil {
 		log.Fatal(err)
 	}
-	r, err := c.Add(context.Background(), e, belfry.After(0), belfry.ToWorker("orders"), belfry.WithBackoff(10*time.Millisecond, time.Second))
+	r, err := c.Add(context.Background(), e, belfry.After(500*time.Millisecond), belfry.ToWorker("orders"), belfry.WithBackoff(10*time.Millisecond, time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
