@@ -55,7 +55,7 @@ func (s *Service) Export(ctx context.Context, q schemas.ExportRequest) (schemas.
 // an event does not name its tenant.
 func (s *Service) exportQuery(q *schemas.ExportRequest) (store.ListQuery, error) {
 	tenant := cmp.Or(q.Tenant, s.scope.Tenant)
-	list := store.ListQuery{States: q.States, Tenant: &tenant, Group: q.Group, Schedule: q.Schedule, Whole: true, Cursor: q.Cursor, Limit: q.Limit}
+	list := store.ListQuery{States: q.States, Tenant: &tenant, Group: q.Group, Schedule: q.Schedule, Cursor: q.Cursor, Limit: q.Limit}
 	switch {
 	case q.Tenant != "" && !schemas.ValidTenant(q.Tenant):
 		return list, schemas.Errorf(schemas.CodeBadRequest, "tenant %.80q must be 1 to %d lower-case letters, digits or '-'", q.Tenant, schemas.MaxTenantLength)

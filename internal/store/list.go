@@ -37,9 +37,6 @@ type ListQuery struct {
 	Tenant *string
 	// Schedule selects schedules (true) or all other timers (false).
 	Schedule *bool
-	// Whole makes sure that the pages leave out no record that existed all the time. Without it they
-	// end too early if a replica that is behind answers.
-	Whole bool
 	// Cursor is ListPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the records of the page; default DefaultListLimit, at most MaxListLimit.
@@ -59,7 +56,9 @@ type ListPage struct {
 
 // List pages through the records, shard by shard, in the order of their last change. It
 // holds at most one page in memory. A record that changes moves to the end of its shard, so it may
-// come twice. Errors: schemas.CodeBadRequest, schemas.ErrUnavailable.
+// come twice. The pages leave out no record that was stored before the first of them and that the query
+// selects all the time, also if a replica answers that is behind (see shardEnd).
+// Errors: schemas.CodeBadRequest, schemas.ErrUnavailable.
 func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	limit := q.Limit
 	if limit == 0 {
@@ -102,17 +101,13 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 		}
 		looked += seen
 		if after = last; !more {
-			if q.Whole {
-				read, err := end.read(ctx, rd.shards, shard, after)
-				if err != nil {
-					return ListPage{}, err
-				}
-				if !read {
-					continue
-				}
-				end = shardEnd{}
+			read, err := end.read(ctx, rd.shards, shard, after)
+			if err != nil {
+				return ListPage{}, err
 			}
-			shard, after = shard+1, 0
+			if read {
+				shard, after, end = shard+1, 0, shardEnd{}
+			}
 		}
 	}
 	return page, nil

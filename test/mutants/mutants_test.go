@@ -51,7 +51,7 @@ var planted = []plant{
 	// Pagination.
 	{m("a page of dead letters, or of rejections, skips one at its end", "internal/store/dead.go", "			if len(page) == q.limit {\n				return page, strconv.FormatUint(after, 10), nil", "			if len(page) == q.limit {\n				return page, strconv.FormatUint(m.Sequence, 10), nil"), "./internal/store", "TestConformance$/DeadLetters"},
 	{m("a page of timers skips one at its end", "internal/store/list.go", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, after)", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, m.Sequence)"), "./internal/store", "TestConformance$/List"},
-	{m("a list ends with the first shard", "internal/store/list.go", "shard, after = shard+1, 0", "shard, after = rd.shards.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
+	{m("a list ends with the first shard", "internal/store/list.go", "shard, after, end = shard+1, 0, shardEnd{}", "shard, after = rd.shards.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
 	{m("a scan skips a message between pages", "internal/store/shards.go", "jet.Get{Seq: after + 1, Batch: batch", "jet.Get{Seq: after + 2, Batch: batch"), "./internal/store", "TestConformance$"},
 	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 
