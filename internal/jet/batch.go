@@ -27,6 +27,12 @@ import (
 // duplicate or is too large. The committer then splits the batch in two, and each half
 // again, until that write is alone and gets its own answer. A write that the client
 // itself refuses is known at once; the committer sends the rest of its batch again.
+//
+// Work-around 18 (docs/internals/nats-server.md). When the server commits a batch, it rewrites older blocks of the
+// stream, without what was removed from them, before it syncs the block with the new messages. If the power
+// fails between the two, both revisions of a key that the batch replaced with a roll-up may be gone. A write by
+// itself is synced before the server removes the revision that it replaces. So a batch leaves out the roll-ups of
+// Writes.ReplaceAsync.
 const (
 	maxSingles = 12
 	minBatch   = 16
@@ -55,6 +61,8 @@ type write struct {
 	hdr         nats.Header
 	data        []byte
 	done        func(Ack, error)
+	// keepReplaced says that a batch leaves out the roll-up.
+	keepReplaced bool
 }
 
 // streamWrites are the writes of one stream.
@@ -301,7 +309,7 @@ func (c *committer) commit(q *streamWrites, ws []write) {
 	id := c.pub.prefix + strconv.FormatUint(c.serial.Add(1), 36)
 	last := len(ws) - 1
 	for i, w := range ws[:last] {
-		if err := c.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(w.hdr, id, i+1, false), Data: w.data}); err != nil {
+		if err := c.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(&w, id, i+1, false), Data: w.data}); err != nil {
 			// Nothing is committed without the last message.
 			if Permanent(c.pub.mapErr.wrap(w.op, err)) {
 				c.without(q, ws, i, err, end)
@@ -314,15 +322,18 @@ func (c *committer) commit(q *streamWrites, ws []write) {
 		}
 	}
 	w := ws[last]
-	c.pub.send(w.op, w.subject, batchHeader(w.hdr, id, last+1, true), w.data, func(a Ack, err error) {
+	c.pub.send(w.op, w.subject, batchHeader(&w, id, last+1, true), w.data, func(a Ack, err error) {
 		c.committed(q, ws, a, err, end)
 	})
 }
 
-func batchHeader(h nats.Header, id string, seq int, commit bool) nats.Header {
-	out := make(nats.Header, len(h)+3)
-	for k, v := range h {
+func batchHeader(w *write, id string, seq int, commit bool) nats.Header {
+	out := make(nats.Header, len(w.hdr)+3)
+	for k, v := range w.hdr {
 		out[k] = v
+	}
+	if w.keepReplaced {
+		delete(out, headerRollup)
 	}
 	out[batchIDHeader] = []string{id}
 	out[batchSeqHeader] = []string{strconv.Itoa(seq)}
@@ -389,6 +400,6 @@ func (c *committer) committed(q *streamWrites, ws []write, a Ack, err error, end
 			continue
 		}
 		// The sequences of a batch are consecutive.
-		w.done(Ack{Seq: a.Seq - uint64(n-1-i)}, nil)
+		w.done(Ack{Seq: a.Seq - uint64(n-1-i), KeptReplaced: w.keepReplaced}, nil)
 	}
 }

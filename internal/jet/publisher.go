@@ -61,6 +61,9 @@ type Ack struct {
 	Seq uint64
 	// Duplicate says that the stream had a message of the same id already.
 	Duplicate bool
+	// KeptReplaced says that the write has a roll-up, which a batch left out (see Writes.ReplaceAsync): the
+	// revision that it replaced still exists.
+	KeptReplaced bool
 	// refused is JetStream's error, which comes in place of an acknowledgement.
 	refused *jetstream.APIError
 }

@@ -69,6 +69,17 @@ func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte,
 	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
 }
 
+// ReplaceAsync is WriteAsync for a write that rolls up, and whose replaced revision a power loss must not take:
+// a batch leaves the roll-up out, and Ack.KeptReplaced tells the caller to remove the revision later
+// (work-around 18, docs/internals/nats-server.md).
+func (c *Writes) ReplaceAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+	if c.batches == nil {
+		c.conn.pub.send(op, subject, hdr, data, done)
+		return
+	}
+	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done, keepReplaced: true})
+}
+
 // Await makes an asynchronous call and waits for its answer.
 func (c *Writes) Await(ctx context.Context, op string, start func(done func(Ack, error))) (Ack, error) {
 	if err := ctx.Err(); err != nil {

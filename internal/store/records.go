@@ -114,27 +114,32 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 	m := r.message(&w)
 	defer m.recycle()
 	const op = "write timer"
-	switch {
-	case w.Rev == 0:
-		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
-	case r.gc.rollsUp(&w):
-		m.RollUp()
-		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
-	default:
-		if !r.gc.rem.reserve() {
-			done(jet.Ack{}, r.jet.ClosedError(op))
-			return
+	send, how := r.jet.WriteAsync, byRollUp
+	if w.Rev != 0 {
+		if how = r.gc.removal(&w); how != byDelete {
+			m.RollUp()
 		}
-		replaced := w.Rev
-		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, func(a jet.Ack, err error) {
-			if err != nil {
-				r.gc.rem.release()
-			} else {
-				r.gc.rem.put(superseded{stream: stream, seq: replaced})
-			}
-			done(a, err)
-		})
 	}
+	if how == byRollUp {
+		send(stream, op, subject, m.Header, m.data, done)
+		return
+	}
+	if how == byRollUpOrDelete {
+		send = r.jet.ReplaceAsync
+	}
+	if !r.gc.rem.reserve() {
+		done(jet.Ack{}, r.jet.ClosedError(op))
+		return
+	}
+	replaced := w.Rev
+	send(stream, op, subject, m.Header, m.data, func(a jet.Ack, err error) {
+		if err == nil && (how == byDelete || a.KeptReplaced) {
+			r.gc.rem.put(superseded{stream: stream, seq: replaced})
+		} else {
+			r.gc.rem.release()
+		}
+		done(a, err)
+	})
 }
 
 // UpdateAsync replaces a record by compare-and-set, without touching the index.

@@ -35,6 +35,10 @@ import (
 // A write also rolls up where that is cheap: if the timer was added less than nearAge ago, and
 // in warm shards (see warmth). All other writes delete.
 //
+// In an atomic batch only two kinds of records roll up (work-around 18): final ones, and those of claimed one-shot
+// timers. The others would be lost for good, above all schedules: their roll-up is left out if a batch commits
+// them, and a delete follows. For claims and final records that would cost a burst two fsyncs a timer.
+//
 // A process that dies between a write and its delete leaves the older revision behind. So
 // does a server that dies between a write and its roll-up. See leftover.go.
 const (
@@ -89,8 +93,27 @@ func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, repl
 	}
 }
 
-// rollsUp reports whether w removes the revision that it replaces with a roll-up. Otherwise
-// the caller passes that revision to the remover after the write.
+// removal is the way in which the revision that a write replaces is removed.
+type removal int
+
+const (
+	byDelete         removal = iota // by the remover, after the write
+	byRollUp                        // by the write itself
+	byRollUpOrDelete                // by the write itself or, if a batch commits it, by the remover
+)
+
+// removal returns how to remove the revision that w replaces.
+func (g *revisionGC) removal(w *Write) removal {
+	switch {
+	case !g.rollsUp(w):
+		return byDelete
+	case !g.jet.InBatches(), w.Record.State.Final(), w.Record.State == schemas.StateDelivered:
+		return byRollUp
+	}
+	return byRollUpOrDelete
+}
+
+// rollsUp reports whether w removes the revision that it replaces with a roll-up.
 func (g *revisionGC) rollsUp(w *Write) bool {
 	switch w.Record.State {
 	case schemas.StateCancelled:
