@@ -127,6 +127,36 @@ func TestManyCancels(t *testing.T) {
 	}
 }
 
+// TestCancelCached: cancels of timers that this process has created read nothing, also one alone.
+// If another process has changed a record since, the record in the cache decides nothing.
+func TestCancelCached(t *testing.T) {
+	t.Parallel()
+	faults := &faulty{}
+	f := setupFaulty(t, faults)
+	f.old("first", nil)
+	f.check([]string{"first"}, f.cancelAll([]string{"first"}), []string{""}) // learns that old adds have left the stream
+	var ids, want []string
+	for i := range 100 {
+		id, code := fmt.Sprint(i), ""
+		tm := f.old(id, nil)
+		if i%4 == 0 { // it has fired since
+			tm.Record.State, tm.Record.Queued = schemas.StateDelivered, false
+			subject := fmt.Sprintf("$KV.%s.timer.%s", schemas.BucketTimers(f.store.Geometry().Shard(tm.ID)), tm.ID)
+			if _, err := f.js.Publish(t.Context(), subject, tm.Record.Append(nil)); err != nil {
+				t.Fatal(err)
+			}
+			code = "already_fired"
+		}
+		ids, want = append(ids, id), append(want, code)
+	}
+	before := faults.hits.Load()
+	f.check(ids[1:2], f.cancelAll(ids[1:2]), want[1:2])
+	f.check(ids, f.cancelAll(ids), want)
+	if n := faults.hits.Load() - before; n != int64(len(ids)) {
+		t.Errorf("%d of %d records were in the cache", n, len(ids))
+	}
+}
+
 // TestCancelWithOldPeeks: the replica that answers the peek is behind, and returns older
 // states. They decide nothing.
 func TestCancelWithOldPeeks(t *testing.T) {

@@ -10,18 +10,22 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// When many cancels are under way, they take a fast path. It needs no goroutine per cancel. It
-// reads the record by a direct get, and the replica that answers may be behind. The
-// compare-and-set of the cancel refuses a stale revision. Any other answer (no such timer, already
-// fired, already cancelled) is not trusted: the cancel then takes the slow path,
-// Operations.Cancel, which reads from the shard's leader.
+// A cancel takes a fast path if the store still has the record that this process has created, or
+// if many cancels are under way. It needs no goroutine per cancel. In the first case it writes at
+// once, on the caller's goroutine. In the second it reads the record by a direct get, and the
+// replica that answers may be behind. The compare-and-set of the cancel refuses a stale revision.
+// Any other answer (no such timer, already fired, already cancelled) is not trusted: the cancel
+// then takes the slow path, Operations.Cancel, which reads from the shard's leader.
 //
-//	request ─▶ reading ─▶ queue ─▶ writing ─▶ queue ─▶ answered
-//	              │         │                   │
-//	              └─────────┴──── slow path ◀───┘
+//	           created here
+//	request ──────────────────────┐
+//	   │                          ▼
+//	   └────▶ reading ─▶ queue ─▶ writing ─▶ queue ─▶ answered
+//	             │         │                   │
+//	             └─────────┴──── slow path ◀───┘
 const (
-	// fastCancelsFrom is the number of operations under way from which the fast path is
-	// used. The server answers direct gets in the loop that takes this node's messages,
+	// fastCancelsFrom is the number of operations under way from which the fast path
+	// reads by direct get. The server answers direct gets in the loop that takes this node's messages,
 	// so they must be so frequent that the records read are in memory.
 	fastCancelsFrom = 4
 	// cancelWorkers is the number of goroutines that decode, write and answer.
@@ -49,6 +53,7 @@ type fastCancel struct {
 	timer   *time.Timer
 	stage   atomic.Int32
 
+	cached  bool // t is from the store's cache
 	peek    store.Peek
 	before  *schemas.Schedule // of the record that was read; nil for a one-shot timer
 	t       store.Timer
@@ -96,7 +101,18 @@ func (s *Service) CancelAsync(q schemas.CancelRequest, from schemas.Caller, done
 		return
 	}
 	c := &fastCancel{s: s, ref: q.TimerRef, id: id, by: by, done: done, started: time.Now()}
-	if _, run := q.Run(); run || s.quick.used() < fastCancelsFrom { // a run may have no record; see atRef
+	_, run := q.Run()
+	if run { // it may have no record; see atRef
+		c.slowPath()
+		return
+	}
+	if c.t, c.cached = s.o.Store.Cached(id); c.cached {
+		c.stage.Store(stageWorking)
+		c.timer = time.AfterFunc(OperationTimeout, c.late)
+		c.advance()
+		return
+	}
+	if s.quick.used() < fastCancelsFrom {
 		c.slowPath()
 		return
 	}
@@ -144,23 +160,29 @@ func (c *fastCancel) late() {
 // in the queue.
 func (s *Service) cancelLoop() {
 	for c := range s.cancels {
-		t, err := contain(s, c.step)
-		if err == nil && t == nil {
-			continue // being written
+		c.advance()
+	}
+}
+
+// advance takes the next step of a cancel, and its last one if that was the answer.
+func (c *fastCancel) advance() {
+	s := c.s
+	t, err := contain(s, c.step)
+	if err == nil && t == nil {
+		return // being written
+	}
+	c.timer.Stop()
+	switch {
+	case !c.move(stageWorking, stageEnded):
+		s.leave(s.quick)
+	case errors.Is(err, errSlowPath):
+		c.slowPath()
+	default:
+		if err != nil {
+			t = nil
 		}
-		c.timer.Stop()
-		switch {
-		case !c.move(stageWorking, stageEnded):
-			s.leave(s.quick)
-		case errors.Is(err, errSlowPath):
-			c.slowPath()
-		default:
-			if err != nil {
-				t = nil
-			}
-			c.done(t, err)
-			s.leave(s.quick)
-		}
+		c.done(t, err)
+		s.leave(s.quick)
 	}
 }
 
@@ -181,9 +203,11 @@ func (c *fastCancel) step() (*store.Timer, error) {
 		}
 		return &c.t, c.err
 	}
-	var err error
-	if c.t, err = c.peek.Timer(); err != nil {
-		return nil, errSlowPath
+	if !c.cached {
+		var err error
+		if c.t, err = c.peek.Timer(); err != nil {
+			return nil, errSlowPath
+		}
 	}
 	c.before = c.t.Record.Schedule
 	w, ok := c.s.ops.CancelStale(&c.t, c.by)

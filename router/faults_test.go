@@ -32,9 +32,11 @@ type faulty struct {
 	deadDelete func() error
 	// change is called before each Update; its error replaces the write.
 	change func(store.Write) error
-	// peek receives each answer to PeekAsync, and update each answer to UpdateAsync.
+	// peek receives each answer to PeekAsync, and update each answer to UpdateAsync. With peek, the
+	// store has no records of new timers.
 	peek   func(id schemas.TimerID, p store.Peek, done func(store.Peek))
 	update func(store.Result, func(store.Result))
+	hits   atomic.Int64 // of Cached
 }
 
 func (f *faulty) PeekAsync(id schemas.TimerID, done func(store.Peek)) {
@@ -43,6 +45,17 @@ func (f *faulty) PeekAsync(id schemas.TimerID, done func(store.Peek)) {
 		return
 	}
 	f.Store.PeekAsync(id, func(p store.Peek) { f.peek(id, p, done) })
+}
+
+func (f *faulty) Cached(id schemas.TimerID) (store.Timer, bool) {
+	if f.peek != nil {
+		return store.Timer{}, false
+	}
+	t, ok := f.Store.Cached(id)
+	if ok {
+		f.hits.Add(1)
+	}
+	return t, ok
 }
 
 func (f *faulty) UpdateAsync(w store.Write, done func(store.Result)) {

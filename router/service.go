@@ -22,6 +22,7 @@ import (
 
 // FastRecords is the part of the store that the fast path of cancels uses; *store.Store has it.
 type FastRecords interface {
+	Cached(id schemas.TimerID) (store.Timer, bool)
 	PeekAsync(id schemas.TimerID, done func(store.Peek))
 	UpdateAsync(w store.Write, done func(store.Result))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // node is one host and the process on it.
@@ -47,6 +48,7 @@ type node struct {
 	zones *calendar.ZoneData
 	// ops and breakers are the router's.
 	ops      router.Operations
+	created  map[schemas.TimerID]store.Timer // see cancelTimer
 	breakers *router.Breakers
 	procs    []*proc
 	ended    int // an estimate of the ended procs

@@ -18,6 +18,9 @@ const (
 	PlantTailDropped Plant = "applied offset dropped at take-over"
 	// PlantBlindCancel writes a cancelled record without compare-and-set.
 	PlantBlindCancel Plant = "cancel without compare-and-set"
+	// PlantCachedCancel writes the cancelled form of a record that the router remembers from the
+	// add, without compare-and-set.
+	PlantCachedCancel Plant = "cancel from the cache without compare-and-set"
 	// PlantEndless repeats a publish that JetStream refuses permanently.
 	PlantEndless Plant = "repeat a publish that is refused permanently"
 	// PlantUnstableLetter gives each try of a dead letter another message id.
@@ -25,4 +28,4 @@ const (
 )
 
 // Plants lists all plants.
-var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantEndless, PlantUnstableLetter}
+var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantCachedCancel, PlantEndless, PlantUnstableLetter}

@@ -33,6 +33,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		PlantBlindCancel: {PropState, PropCancel},
 		PlantEndless:     {PropFlow},
 
+		PlantCachedCancel:   {PropState, PropCancel},
 		PlantUnstableLetter: {PropFlow},
 	}
 	for _, plant := range Plants {

@@ -70,6 +70,7 @@
 //	Loader         reads the records of due ticks           load.go loaddamaged.go        scheduler
 //	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
 //	admission      refuses new timers in a full shard       room.go                       inside
+//	recordCache    the last records created here            recordcache.go                inside
 //	Records        writes records                           records.go message.go         all three
 //	Inspector      looks for damage, audits a shard         inspect.go audit.go           scheduler
 //	Health         state of streams and consumers           health.go overtaken.go        app, functions, View
@@ -93,7 +94,8 @@
 //
 // Reads of many records are direct gets, which any replica may answer: they are hints, and
 // only a compare-and-set decides. LoadTicks refuses the answer of a replica that has not
-// reached the sequence that the caller gives.
+// reached the sequence that the caller gives. The same holds for Records.Cached, which returns
+// the record that this process has created, whatever became of it since.
 //
 // # What never returns
 //

@@ -127,7 +127,7 @@ func (s *Store) openRecords() {
 	s.Reader = newReader(s.jet, s.Shards, s.Clocks, dec, s.log)
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
-	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards)}
+	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards), cache: newRecordCache(s.jet)}
 	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader}
 	s.Inspector = &Inspector{
 		jet: s.jet, shards: s.Shards, nodes: s.Nodes, dec: dec, index: s.Index, reports: s.DamageReports,
@@ -160,6 +160,7 @@ func waitUntilReady(ctx context.Context, within time.Duration, do func(context.C
 func (s *Store) Close() {
 	s.background.Stop()
 	s.rem.close()
+	s.Records.cache.close()
 	s.jet.Close()
 }
 

@@ -21,6 +21,7 @@ type Records struct {
 	gc     *revisionGC
 	// admission refuses new timers in a shard that is nearly full.
 	admission *admission
+	cache     *recordCache
 }
 
 // Create writes new timers, index entries before records, all in one round trip. Errors of a
@@ -67,6 +68,7 @@ func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 			}
 		}
 	}
+	r.cache.put(timers, results, r.levels.RecordFormat())
 	return results
 }
 
@@ -111,6 +113,9 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 		return
 	}
 	subject, stream := r.shards.timerSubject(w.ID)
+	if w.Rev != 0 {
+		r.cache.remove(w.ID)
+	}
 	m := r.message(&w)
 	defer m.recycle()
 	const op = "write timer"

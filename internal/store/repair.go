@@ -136,7 +136,7 @@ func (r *repair) layout(ctx context.Context) error {
 	r.dec = newDecoder(r.shards, NewestLevel, r.log)
 	r.clocks = newClocks(r.jet, r.shards, r.nodes, layout, r.log, r.reports.of(r.dec))
 	r.records = &Records{
-		jet: r.jet, shards: r.shards, levels: levels, gc: newRevisionGC(r.jet, r.shards, r.nodes, 1, false, r.log),
+		jet: r.jet, shards: r.shards, levels: levels, gc: newRevisionGC(r.jet, r.shards, r.nodes, 1, false, r.log), cache: newRecordCache(r.jet),
 		index: &Index{jet: r.jet, shards: r.shards, nodes: r.nodes, levels: levels, keep: DefaultIndexKeep},
 	}
 	return nil
