@@ -135,13 +135,9 @@ func (dedup) Stored(int64, uint64) {}
 // records are the store's, with the planted bug of a cancel without compare-and-set.
 type records struct{ n *node }
 
-// Create implements router.Records. Like the store, it keeps the new records for cancels, but only
-// in every other seed: in the rest every cancel on the fast path reads a replica.
+// Create implements router.Records. Like the store, it keeps the new records for cancels.
 func (r records) Create(ctx context.Context, timers []store.Write) []store.Result {
 	results := r.n.client.Create(ctx, timers)
-	if r.n.w.cfg.Seed%2 == 1 {
-		return results
-	}
 	for i, w := range timers {
 		if rec := *w.Record; results[i].Err == nil && rec.Schedule == nil && rec.Origin == nil {
 			rec.Body = schemas.Body{}
