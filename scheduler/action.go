@@ -82,6 +82,7 @@ type EvDeadLettered struct {
 // EvFailed is the result of ActFail.
 type EvFailed struct {
 	ID  schemas.TimerID
+	Rev uint64 // of the final record
 	Err error
 }
 

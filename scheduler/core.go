@@ -102,7 +102,8 @@ type entry struct {
 	stale uint8
 	// counted is true while outstanding[tick] includes the entry.
 	counted bool
-	// wasPending is true if the claim in flight will reduce the number of pending timers.
+	// wasPending is true if the claim in flight, or the final record of a rejected claim, will
+	// reduce the number of pending timers.
 	wasPending bool
 	// fails counts the failures of the present step in a row, up to maxFails.
 	fails uint8
@@ -394,7 +395,7 @@ func (k *Core) onTail(t store.Timer) {
 		case t.Rev <= k.pending.from:
 		case r.State == schemas.StateCancelled && r.FiredMs == 0, r.State == schemas.StateCompleted && r.Epoch == 0:
 			k.pending.n-- // by an operation, not by an owner
-		case r.State == schemas.StateCompleted && r.Epoch == k.epoch:
+		case r.State == schemas.StateCompleted && r.Epoch == k.epoch, r.State == schemas.StateFail:
 			k.countClaim(t)
 		}
 		k.forget(t)

@@ -37,8 +37,9 @@ import (
 //	published now=T id=X [err=E]
 //	reread now=T id=X [err=E]      with the record that was read
 //	found now=T [id=X…]            answers the dedup check: these events are in the stream
-//	finished | dead-lettered | failed | indexed now=T id=X [err=E]
-//	counted now=T waiting=N [last=N]    the count read up to revision last; without last, all
+//	finished | dead-lettered | indexed now=T id=X [err=E]
+//	failed now=T id=X [rev=N] [err=E]
+//	counted now=T waiting=N [id=X…] [last=N]    the count read up to revision last; without last, all
 //	pause, resume, drain now=T
 //	state now=T                    shows what a new owner would resume from
 //
@@ -145,7 +146,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "dead-lettered":
 		step(scheduler.EvDeadLettered{ID: s.id(t, d), Err: s.err(t, d)})
 	case "failed":
-		step(scheduler.EvFailed{ID: s.id(t, d), Err: s.err(t, d)})
+		step(scheduler.EvFailed{ID: s.id(t, d), Rev: uint64(s.number(t, d, "rev", 0)), Err: s.err(t, d)})
 	case "indexed":
 		ev := scheduler.EvIndexed{ID: s.id(t, d), Err: s.err(t, d), Ahead: d.HasArg("ahead")}
 		ev.Record, ev.Tick = ev.ID, s.time(t, d, "tick", 0)/1000
@@ -170,6 +171,12 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		for i := range waiting {
 			waiting[i] = uint64(i) // other keys than those of the script's timers
 		}
+		for _, a := range d.CmdArgs {
+			if a.Key == "id" { // this timer waits, too
+				waiting = append(waiting, store.CountKey(scriptID(a.Vals[0])))
+			}
+		}
+		slices.Sort(waiting)
 		step(scheduler.EvCounted{Waiting: waiting, Last: uint64(s.number(t, d, "last", int64(s.lastRev))), Err: s.err(t, d)})
 	case "pause", "resume":
 		s.core.Pause(d.Cmd == "pause")

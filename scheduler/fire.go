@@ -90,11 +90,11 @@ func (k *Core) claimed(e *entry) {
 }
 
 // countClaim removes a timer from the number of pending timers if the tail delivers its
-// claim before the claim's result arrives. Otherwise the clock could have an applied offset
-// that includes the claim and a number that does not, and the next owner's count would
-// report a missing timer.
+// claim, or the final record of a rejected claim, before the result of that write arrives.
+// Otherwise the clock could have an applied offset that includes the write and a number that
+// does not, and the next owner's count would report a missing timer.
 func (k *Core) countClaim(t store.Timer) {
-	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev && e.claimed(&t.Record) {
+	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev && (e.claimed(&t.Record) || e.isFailOf(&t.Record)) {
 		e.wasPending = false
 		k.pending.n--
 	}

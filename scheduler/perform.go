@@ -82,7 +82,7 @@ func (t *Term) perform(actions []Action) {
 				} else if !isRevision(res.Err) {
 					t.m.storeErrs.WithLabelValues("fail").Inc()
 				}
-				t.put(EvFailed{ID: a.ID, Err: res.Err})
+				t.put(EvFailed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 			})
 		case ActCreateRun:
 			if t.core.Paused() || !t.lease.Trusted(now) {

@@ -124,6 +124,7 @@ func (k *Core) fail(e *entry) {
 	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
 	rec.Body, rec.Deferral = schemas.Body{}, nil
 	e.more().failedMs = rec.DoneMs
+	e.wasPending = e.rec.State.Waits()
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})
 }
@@ -134,9 +135,7 @@ func (k *Core) onFailed(ev EvFailed) {
 	switch {
 	case e == nil || e.phase != phaseFailing:
 	case ev.Err == nil:
-		if e.rec.State.Waits() {
-			k.failed(e, e.rev+1)
-		}
+		k.failed(e, ev.Rev)
 		k.done(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
 		k.reread(e)
@@ -152,10 +151,14 @@ func (e *entry) isFailOf(r *schemas.Record) bool {
 	return r.State == schemas.StateFail && e.rec.State.Waits() && e.extra != nil && r.DoneMs == e.extra.failedMs
 }
 
-// failed removes a timer whose claim was rejected from the number of pending timers. rev is
-// the revision of its final record, or a lower bound.
+// failed removes a timer whose claim was rejected from the number of pending timers, unless that
+// number takes account of its final record already. rev is the revision of the final record. A
+// running count needs it to tell that the record has changed since the count began.
 func (k *Core) failed(e *entry, rev uint64) {
-	k.pending.left(e.id, rev)
+	if e.wasPending {
+		e.wasPending = false
+		k.pending.left(e.id, rev)
+	}
 }
 
 // again plans the retry of a failed step.

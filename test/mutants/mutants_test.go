@@ -151,6 +151,8 @@ var planted = []plant{
 	{m("an old claim of an earlier owner is completed by its due time only", "schemas/schedule.go", "(g.Tick(l.DueMs) >= tick || l.Before > applied)", "g.Tick(l.DueMs) >= tick"), "./scheduler", "TestCoreScripts$/^schedule_fail_over_twice$"},
 	{m("a claim that two owners did not finish is lost", "scheduler/schedulerecovery.go", "unread := rev > k.startApplied &&", "unread := rev == 0 &&"), "./scheduler", "TestCoreScripts$/^schedule_fail_over_twice$"},
 	{m("a timer that is refused twice leaves the pending timers twice", "scheduler/undeliverable.go", " && r.DoneMs == e.extra.failedMs", ""), "./scheduler", "TestCoreScripts$/^too_large_twice$"},
+	{m("a running count does not know of a rejected timer", "scheduler/undeliverable.go", "k.pending.left(e.id, rev)", "k.pending.left(e.id, e.rev+1)"), "./scheduler", "TestCoreScripts$/^pending_count_refused$"},
+	{m("the applied offset passes a rejected timer that the pending timers include", "scheduler/fire.go", "(e.claimed(&t.Record) || e.isFailOf(&t.Record))", "e.claimed(&t.Record)"), "./scheduler", "TestCoreScripts$/^pending_count_refused$"},
 	{m("an event that was published gets a dead letter", "scheduler/fire.go", "store.Permanent(ev.Err) && e.published()", "store.Permanent(ev.Err) && e.id.IsZero()"), "./scheduler", "TestCoreScripts$/^too_large_published$"},
 	{m("an update does not record excluded times that the old recurrence has passed", "internal/recurrence/operations.go", "min(s.PassedMs, max(nowMs, reached(s)))", "max(s.PassedMs, 0)"), "./internal/recurrence", "TestScripts"},
 	{m("an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase"), "./scheduler", "TestCoreScripts$/^lease_in_doubt$"},
