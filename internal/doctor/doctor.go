@@ -388,7 +388,10 @@ func (e *examination) differences() {
 
 // withoutLevel names the functions that a store lacks while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
-	lacks := "tenants have no flow keys"
+	lacks := "timers that are due in hours do not share index entries"
+	if level < store.LevelTenantFlow {
+		lacks += ", tenants have no flow keys"
+	}
 	if level < store.LevelQuota {
 		lacks += ", no limits of schedules, services and bytes can be set"
 	}

@@ -59,6 +59,7 @@ type params struct {
 	refusals    bool // some events, or their dead letters, are refused permanently
 	shrink      bool // at some time the servers' limit of a message becomes smaller
 	damage      bool // other clients overwrite clocks
+	far         bool // far entries
 }
 
 func newParams(rng *rand.Rand, seed uint64) params {
@@ -103,6 +104,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	// another history.
 	p.share = seed%4 >= 2
 	p.damage = seed%16 == 7
+	p.far = seed%8 == 5
 	if seed%4 == 1 {
 		p.scanBehind = p.lease // a fail-over is enough for a scan
 	}
@@ -144,11 +146,22 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	return p
 }
 
+// farTicks and farLead make far entries of most timers, and let some of them come after the first load of their
+// period.
+const (
+	farTicks = 16
+	farLead  = 2 * time.Second
+)
+
 func (p *params) fake() fake.Config {
-	return fake.Config{
+	c := fake.Config{
 		Geometry: p.geo, IndexKeep: p.indexKeep, DedupWindow: p.dedup, FiredMaxAge: p.firedMaxAge, Retention: p.retention, MaxExact: p.maxExact,
 		ShareIndex: p.share, Basis: scheduler.Basis(calendar.ProcessZones()),
 	}
+	if p.far {
+		c.FarTicks, c.FarLead = farTicks, farLead
+	}
+	return c
 }
 
 // longest returns the longest duration of a run.
@@ -171,7 +184,7 @@ func (p *params) String() string {
 		{"cuts", p.cuts}, {"elections", p.elections}, {"server-kills", p.serverKills}, {"jumps", p.jumps}, {"drift", p.drift}, {"stops", p.stops},
 		{"outage", p.outage}, {"riser", p.riser}, {"small-age", p.smallAge}, {"burst", p.burst},
 		{"refusals", p.refusals}, {"shrink", p.shrink},
-		{"damage", p.damage},
+		{"damage", p.damage}, {"far", p.far},
 	} {
 		if f.on {
 			on = append(on, f.name)

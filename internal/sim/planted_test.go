@@ -142,6 +142,7 @@ var scheduleMutants = []mutant{
 	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 300, ""},
 	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
 
+	{"far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })", 300, ""},
 	{"the owner does not read a change of a calendar", "internal/store/freshcopy.go", "if restored || set.sequence() > held.set.sequence() {", "if restored {", 60, ""},
 	{"a change of a calendar is acknowledged at once", "internal/store/freshcopy.go", "if !c.clock.Pause(ctx, c.period) {", "if !c.clock.Pause(ctx, 0) {", 300, ""},
 	{"a copy of the calendars is used for ever", "internal/store/freshcopy.go", "c.clock.Now().Sub(held.asOf) < c.period", "true", 300, ""},

@@ -111,6 +111,8 @@ type audit struct {
 	shard   int
 	records map[schemas.TimerID]audited
 	named   map[schemas.TimerID]naming // timers in index entries
+	// marked are the periods of far entries whose mark exists. Without it loads do not find the far entries.
+	marked map[int64]bool
 	// gap is the longest run of sequences without a message so far. lastSeq and lastMs are
 	// the sequence and the time (Unix milliseconds) of the last message.
 	gap     *Gap
@@ -119,7 +121,7 @@ type audit struct {
 }
 
 func newAudit(c *jet.Client, dec *decoder, shard int) *audit {
-	return &audit{jet: c, dec: dec, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
+	return &audit{jet: c, dec: dec, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}, marked: map[int64]bool{}}
 }
 
 // audited is the newest revision of a record.
@@ -134,11 +136,16 @@ type audited struct {
 type naming struct {
 	newestMs int64 // when the newest entry was stored, in Unix milliseconds
 	slots    []int64
+	far      []farNaming
 }
+
+// farNaming is a far entry's naming of a timer for a slot.
+type farNaming struct{ period, slot int64 }
 
 // indexed reports whether an index entry names a timer in the slot of its due time.
 func (a *audit) indexed(id schemas.TimerID, r audited) bool {
-	return slices.Contains(a.named[id].slots, a.dec.shards.geo.Slot(r.tick))
+	n, slot := a.named[id], a.dec.shards.geo.Slot(r.tick)
+	return slices.Contains(n.slots, slot) || slices.ContainsFunc(n.far, func(f farNaming) bool { return f.slot == slot && a.marked[f.period] })
 }
 
 // accounted returns the number of records that may have been pending when the owner had read
@@ -165,11 +172,15 @@ func (a *audit) step(seq uint64, ms int64) {
 // records to fn, and records of newer formats that may have to fire.
 func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	sh := &a.dec.shards.subjects[a.shard]
-	return a.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {
+	return a.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">", sh.far + ">"}}, func(m jet.Msg) (bool, error) {
 		a.step(m.Sequence, m.Time.UnixMilli())
 		raw := &m
 		if strings.HasPrefix(raw.Subject, sh.slot) {
 			a.entry(sh, raw)
+			return true, nil
+		}
+		if strings.HasPrefix(raw.Subject, sh.far) {
+			a.farEntry(raw)
 			return true, nil
 		}
 		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
@@ -204,10 +215,33 @@ func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 		return
 	}
 	for _, id := range a.dec.timersOf([]*jet.Msg{m}) {
-		n := a.named[id]
-		n.newestMs, n.slots = max(n.newestMs, m.Time.UnixMilli()), append(n.slots, slot)
-		a.named[id] = n
+		a.name(id, m, func(n *naming) { n.slots = append(n.slots, slot) })
 	}
+}
+
+// farEntry records the timers that a far entry names, or that a period has a mark.
+func (a *audit) farEntry(m *jet.Msg) {
+	shards := a.dec.shards
+	period, mark, ok := shards.farPeriodOf(a.shard, m.Subject)
+	switch {
+	case !ok:
+		return
+	case mark:
+		a.marked[period] = true
+		return
+	}
+	a.dec.farTimers(m, func(id schemas.TimerID, tick int64) {
+		f := farNaming{period, shards.geo.Slot(period*shards.farTicks() + tick)}
+		a.name(id, m, func(n *naming) { n.far = append(n.far, f) })
+	})
+}
+
+// name records that an index entry names a timer.
+func (a *audit) name(id schemas.TimerID, m *jet.Msg, add func(*naming)) {
+	n := a.named[id]
+	n.newestMs = max(n.newestMs, m.Time.UnixMilli())
+	add(&n)
+	a.named[id] = n
 }
 
 // missing returns the timers that the index names and that have no record. It leaves out

@@ -34,6 +34,8 @@ type Clocks struct {
 	log    zerolog.Logger
 	// report records newly found damaged records of a shard; see DamageReports.record.
 	report func(ctx context.Context, shard int) error
+	// needs returns the level that every written clock states at least; nil for none.
+	needs func() FormatLevel
 
 	mu     sync.Mutex
 	copied map[int]lastCopy // by shard
@@ -356,6 +358,9 @@ func (c *Cluster) limit(shards int) {
 // first records the damaged records that this process has read.
 // Errors: ErrRevision if another node changed it first, schemas.ErrUnavailable.
 func (k *Clocks) WriteClock(ctx context.Context, shard int, c Clock, rev uint64) (uint64, error) {
+	if k.needs != nil {
+		c.Needs = max(c.Needs, k.needs())
+	}
 	b, err := encodeClock(c)
 	if err != nil {
 		return 0, err

@@ -128,15 +128,18 @@ func (d *decoder) damagedOf(subject string) *damagedSet {
 // lastToken returns the last token of a subject.
 func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
-// timersOf returns the timers that index entries name, each timer once. An entry that cannot
+// timersOf returns the timers that index entries name, and others, each timer once. An entry that cannot
 // be decoded is logged, counted and left out, so that it does not stop the others.
-func (d *decoder) timersOf(index []*jet.Msg) []schemas.TimerID {
-	n := 0
+func (d *decoder) timersOf(index []*jet.Msg, others ...schemas.TimerID) []schemas.TimerID {
+	n := len(others)
 	for _, m := range index {
 		n += max(1, len(m.Data)/idBytes)
 	}
 	ids := make([]schemas.TimerID, 0, n)
 	named := make(map[schemas.TimerID]struct{}, n)
+	for _, id := range others {
+		ids = once(ids, named, id)
+	}
 	for _, m := range index {
 		switch {
 		case jet.IsMarker(m):

@@ -24,6 +24,8 @@
 //	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot
 //	                                            is due"; a to d are the timer id in parts, or a
 //	                                            random id where timers share an entry (index.go)
+//	               far.<hour>.<a>.<b>.<c>.<d>   an index entry of timers that are due in that hour, with
+//	                                            their ticks; far.<hour> is the hour's mark (far.go)
 //	               meta                         one key that always exists; see LoadTicks
 //
 // The buckets of timers allow per-message TTLs and direct gets, and discard new: a
@@ -64,10 +66,10 @@
 //	decoder        decodes records, remembers damaged ones  decode.go damagedset.go       inside
 //	DamageReports  the recorded damage                      damage.go                     View
 //	Clocks         the clocks of shards, and their copies   clock.go                      scheduler
-//	Index          writes index entries                     index.go                      scheduler, router
+//	Index          writes index entries                     index.go far.go               scheduler, router
 //	Reader         reads, lists and follows records         read.go list.go scan.go       all three
 //	                                                        count.go tail.go cancel.go
-//	Loader         reads the records of due ticks           load.go loaddamaged.go        scheduler
+//	Loader         reads the records of due ticks           load.go loaddamaged.go far.go scheduler
 //	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
 //	admission      refuses new timers in a full shard       room.go                       inside
 //	recordCache    the last records created here            recordcache.go                inside

@@ -22,6 +22,9 @@ func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }
 // be decoded.
 func (s *Store) Undecodable() uint64 { return s.undecodable.Load() }
 
+// SharesFar reports whether new timers share far entries.
+func (s *Store) SharesFar() bool { return s.Writes() >= LevelFarIndex }
+
 // SharesIndex reports whether new timers share index entries.
 func (s *Store) SharesIndex() bool { return s.Writes() >= LevelSharedIndex }
 

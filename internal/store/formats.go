@@ -55,8 +55,10 @@ const (
 	// LevelTenantFlow adds flow keys of tenants (schemas.FlowKey), which nodes before it take for those of the
 	// default tenant, and limits that name a tenant.
 	LevelTenantFlow FormatLevel = 13
+	// LevelFarIndex adds far entries (far.go). A node before it does not find the timers in them.
+	LevelFarIndex FormatLevel = 14
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelTenantFlow
+	NewestLevel = LevelFarIndex
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -125,10 +127,22 @@ func (l FormatLevel) decodeRecord(b []byte) (schemas.Record, error) {
 
 // layout is the newest layout version of a level.
 func (l FormatLevel) layout() int {
-	if l >= LevelRecord2 {
-		return newestLayout
+	switch {
+	case l >= LevelFarIndex:
+		return layout3
+	case l >= LevelRecord2:
+		return layout2
 	}
 	return layout1
+}
+
+// clockNeeds returns the level that the clock of each shard states as needed while nodes write level
+// l; see Clock.Needs. An older node that owned a shard with far entries would pass their timers by.
+func (l FormatLevel) clockNeeds() FormatLevel {
+	if l >= LevelFarIndex {
+		return LevelFarIndex
+	}
+	return LevelFirst
 }
 
 const (
@@ -153,8 +167,8 @@ type Levels struct {
 	// writes is the level, and oldest the live node that holds it back; nil for none.
 	writes atomic.Int32
 	oldest atomic.Pointer[Member]
-	// layout2 is true once the store's layout version has been layout2 for layoutSettle.
-	layout2 atomic.Bool
+	// settled is the newest layout version that the store has had for layoutSettle.
+	settled atomic.Int32
 }
 
 func newLevels(nodes *Nodes, layout layoutRecord, log zerolog.Logger) *Levels {
@@ -238,12 +252,15 @@ func (l *Levels) update(ctx context.Context) error {
 	if oldest.Node != "" {
 		l.oldest.Store(&oldest)
 	}
-	if level >= LevelRecord2 {
-		if ok, err := l.allowLayout2(ctx); err != nil || !ok {
-			level = LevelSharedIndex
-			if err != nil {
-				return err
-			}
+	for _, g := range layoutGates {
+		if level < g {
+			continue
+		}
+		switch ok, err := l.allowLayout(ctx, g.layout()); {
+		case err != nil:
+			return err
+		case !ok:
+			level = g - 1
 		}
 	}
 	switch was := FormatLevel(l.writes.Swap(int32(level))); {
@@ -258,6 +275,8 @@ func (l *Levels) update(ctx context.Context) error {
 // withOlder says what does not happen while a node of a level older than NewestLevel runs.
 func withOlder(level FormatLevel) string {
 	switch {
+	case level >= LevelTenantFlow:
+		return "timers that are due in hours do not share index entries, until it stops"
 	case level >= LevelQuota:
 		return "no timers of tenants with a timerflow are added, and no limits of tenants' flow keys are set, until it stops"
 	case level >= LevelWebhook:
@@ -282,18 +301,22 @@ func withOlder(level FormatLevel) string {
 	return "records are written in the older format, without checksum and history, until it stops"
 }
 
-// allowLayout2 raises the layout version of a store that an older build made. It
-// reports whether records of format 2 may be written.
-func (l *Levels) allowLayout2(ctx context.Context) (bool, error) {
-	if l.layout2.Load() {
+// layoutGates are the levels whose formats a build may write only once the store's layout version keeps
+// builds without them out, newest first.
+var layoutGates = []FormatLevel{LevelFarIndex, LevelRecord2}
+
+// allowLayout raises the layout version of a store that an older build made. It reports whether the
+// formats of that layout may be written.
+func (l *Levels) allowLayout(ctx context.Context, layout int) (bool, error) {
+	if int(l.settled.Load()) >= layout {
 		return true, nil
 	}
 	m, msg, err := l.layout.read(ctx)
 	if err != nil {
 		return false, err
 	}
-	if m.Format < layout2 {
-		m.From, m.Format = m.Format, layout2
+	if m.Format < layout {
+		m.From, m.Format = m.Format, layout
 		// ErrRevision: another node was faster.
 		if err := l.layout.replace(ctx, m, msg.Sequence); err != nil && !errors.Is(err, ErrRevision) {
 			return false, err
@@ -301,14 +324,16 @@ func (l *Levels) allowLayout2(ctx context.Context) (bool, error) {
 		if err := l.layout.copy(ctx, m); err != nil {
 			return false, err
 		}
-		l.log.Info().Msg("every live node reads record format 2: this store can no longer be opened by older versions")
+		l.log.Info().Int("layout", layout).Msg("every live node reads the newer formats: this store can no longer be opened by older versions")
 		return false, nil
 	}
 	now, err := l.nodes.nowMs(ctx)
 	if err != nil {
 		return false, err
 	}
-	settled := m.From == 0 || time.Duration(now-msg.Time.UnixMilli())*time.Millisecond >= layoutSettle
-	l.layout2.Store(settled)
+	settled := m.From == 0 || m.From >= layout || time.Duration(now-msg.Time.UnixMilli())*time.Millisecond >= layoutSettle
+	if settled {
+		l.settled.Store(int32(max(int(l.settled.Load()), layout)))
+	}
 	return settled, nil
 }

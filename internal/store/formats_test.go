@@ -83,7 +83,7 @@ func TestFormat2OfAFreshStore(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
 	storetest.Eventually(t, "format 2", writesFormat2(s))
-	if format, from := layout(t, s); format != 2 || from != 0 {
+	if format, from := layout(t, s); format != 3 || from != 0 {
 		t.Errorf("layout %d from %d", format, from)
 	}
 	id := storetest.ID(1)
@@ -135,7 +135,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	if err := nodes.Delete(t.Context(), "node.older"); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the layout to be raised", func() bool { format, _ := layout(t, s); return format == 2 })
+	storetest.Eventually(t, "the layout to be raised", func() bool { format, _ := layout(t, s); return format == 3 })
 	if got := write(storetest.ID(2)); got != schemas.RecordFormat1 {
 		t.Errorf("the layout was raised just now: written in format %d", got)
 	}
@@ -182,7 +182,7 @@ func TestFormat1BeforeTheFirstLook(t *testing.T) {
 func TestNewerLayoutIsRefused(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
-	setLayout(t, bucket(t, open(t, nc), schemas.BucketClock), 3)
+	setLayout(t, bucket(t, open(t, nc), schemas.BucketClock), 4)
 	s, err := store.Open(t.Context(), nc, store.Config{Node: "n2"}, zerolog.Nop())
 	if !errors.Is(err, schemas.ErrNewer) {
 		t.Errorf("open of a store with a newer layout: %v; want ErrNewer", err)

@@ -23,6 +23,8 @@ import (
 // exchanged, and the value names the id, like that of a shared entry. Otherwise a schedule with
 // more runs in a slot than an answer holds would stop the shard.
 //
+// New timers of several ticks that are due in hours share far entries; see far.go.
+//
 // A timer stays in its entry when it is moved or done. Readers then ignore it.
 //
 // Older builds do not find the timers in a shared entry. No node writes shared entries while
@@ -95,10 +97,11 @@ func (ix *Index) sendSpread(id schemas.TimerID, tick int64, ttl time.Duration, d
 	ix.sendIndex(shard, key, tick, append([]byte(nil), id[:]...), ttl, done)
 }
 
-// tickOf is a tick of a shard.
+// tickOf is a tick of a shard, or with far a period of far entries.
 type tickOf struct {
 	shard int
 	tick  int64
+	far   bool
 }
 
 // indexEntry is an entry to be written. writes are the positions of the timers that it
@@ -117,14 +120,20 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 	if ix.levels.Writes() >= LevelSharedIndex {
 		most = indexGroup
 	}
+	far := ix.farPeriods(timers, results)
 	var all []*indexEntry
 	open := make(map[tickOf]*indexEntry, 8)
 	for i := range timers {
 		if results[i].Err != nil {
 			continue
 		}
-		w := &timers[i]
-		at := tickOf{ix.shards.geo.Shard(w.ID), ix.shards.geo.Tick(w.Record.DueMs)}
+		w, most, due := &timers[i], most, timers[i].Record.DueMs
+		at := tickOf{shard: ix.shards.geo.Shard(w.ID), tick: ix.shards.geo.Tick(due)}
+		if far != nil && isFar(w.Record) {
+			if p := ix.farOf(w); far[p] >= farLeast {
+				at, most, due = p, farGroup, ix.shards.geo.TickStart((p.tick+1)*ix.shards.farTicks())
+			}
+		}
 		e := open[at]
 		if e == nil || len(e.writes) == most {
 			e = &indexEntry{at: at}
@@ -132,27 +141,53 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 			all = append(all, e)
 		}
 		e.writes = append(e.writes, i)
-		e.ttl = max(e.ttl, ix.indexFor(w.Record.DueMs, indexNow(w.Record)))
+		e.ttl = max(e.ttl, ix.indexFor(due, indexNow(w.Record)))
 	}
 	return all
 }
 
+// farPeriods counts the new timers that may be in far entries, by period; nil while none may be written.
+func (ix *Index) farPeriods(timers []Write, results []Result) map[tickOf]int {
+	if len(timers) < farLeast || ix.levels.Writes() < LevelFarIndex {
+		return nil
+	}
+	var n map[tickOf]int
+	for i := range timers {
+		if results[i].Err == nil && isFar(timers[i].Record) {
+			if n == nil {
+				n = make(map[tickOf]int, 8)
+			}
+			n[ix.farOf(&timers[i])]++
+		}
+	}
+	return n
+}
+
+// farOf returns the period of far entries in which a timer is due.
+func (ix *Index) farOf(w *Write) tickOf {
+	return tickOf{shard: ix.shards.geo.Shard(w.ID), tick: ix.shards.farPeriod(ix.shards.geo.Tick(w.Record.DueMs)), far: true}
+}
+
 // sendEntry writes an entry of indexEntries.
-func (ix *Index) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, error)) {
-	if len(e.writes) == 1 {
+func (ix *Index) sendEntry(e *indexEntry, timers []Write, done func(error)) {
+	acked := func(_ jet.Ack, err error) { done(err) }
+	switch {
+	case e.at.far:
+		ix.sendFar(e, timers, done)
+	case len(e.writes) == 1:
 		w := &timers[e.writes[0]]
 		if w.Record.Origin != nil {
-			ix.sendSpread(w.ID, e.at.tick, e.ttl, done)
+			ix.sendSpread(w.ID, e.at.tick, e.ttl, acked)
 			return
 		}
-		ix.sendIndex(e.at.shard, w.ID, e.at.tick, nil, e.ttl, done)
-		return
+		ix.sendIndex(e.at.shard, w.ID, e.at.tick, nil, e.ttl, acked)
+	default:
+		ids := make([]byte, 0, len(e.writes)*idBytes)
+		for _, i := range e.writes {
+			ids = append(ids, timers[i].ID[:]...)
+		}
+		ix.sendIndex(e.at.shard, sharedKey(), e.at.tick, ids, e.ttl, acked)
 	}
-	ids := make([]byte, 0, len(e.writes)*idBytes)
-	for _, i := range e.writes {
-		ids = append(ids, timers[i].ID[:]...)
-	}
-	ix.sendIndex(e.at.shard, sharedKey(), e.at.tick, ids, e.ttl, done)
 }
 
 // sharedKey returns a random key for an entry of several timers.

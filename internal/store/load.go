@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,6 +34,7 @@ type Loader struct {
 	jet    *jet.Client
 	shards *Shards
 	dec    *decoder
+	far    farReader
 	log    zerolog.Logger
 	// replicated is true if the shards' streams have replicas.
 	replicated bool
@@ -43,7 +45,7 @@ type Loader struct {
 }
 
 func newLoader(c *jet.Client, shards *Shards, dec *decoder, replicated bool, log zerolog.Logger) *Loader {
-	return &Loader{jet: c, shards: shards, dec: dec, log: log, replicated: replicated, widths: make([]atomic.Int64, shards.geo.Shards)}
+	return &Loader{jet: c, shards: shards, dec: dec, far: farReader{shards, dec, NewFarIndex(shards.geo.Shards)}, log: log, replicated: replicated, widths: make([]atomic.Int64, shards.geo.Shards)}
 }
 
 // LoadTicks reads the records that the index names for the ticks of a shard, if there are
@@ -94,18 +96,15 @@ func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit 
 }
 
 func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit int, seen uint64) (Load, error) {
-	if len(ticks) > jet.MaxSubjects {
-		return Load{}, jet.ErrTooMany
-	}
 	subjects := make([]string, len(ticks))
 	for i, t := range ticks {
 		subjects[i] = l.shards.slotPrefix(shard, t) + ">"
 	}
-	index, err := l.shards.lastFor(ctx, shard, subjects, seen)
+	index, far, err := l.entries(ctx, shard, ticks, subjects, seen)
 	if err != nil {
 		return Load{}, err
 	}
-	ids := l.dec.timersOf(index)
+	ids := l.dec.timersOf(index, far...)
 	if len(ids) > limit {
 		return Load{}, jet.ErrTooMany
 	}
@@ -114,6 +113,23 @@ func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit
 		return Load{}, err
 	}
 	return l.loaded(shard, ticks, index, timers), nil
+}
+
+// entries reads the index entries that match filters, and the timers that far entries name for the ticks.
+func (l *Loader) entries(ctx context.Context, shard int, ticks []int64, filters []string, seen uint64) (index []*jet.Msg, far []schemas.TimerID, err error) {
+	if l.dec.reads >= LevelFarIndex {
+		filters = append(filters, l.shards.farMarks(shard, ticks)...)
+	}
+	if len(filters) > jet.MaxSubjects {
+		return nil, nil, jet.ErrTooMany
+	}
+	msgs, err := l.shards.lastFor(ctx, shard, filters, seen)
+	if err != nil {
+		return nil, nil, err
+	}
+	index, marks := l.far.split(shard, msgs)
+	far, err = l.far.named(ctx, shard, ticks, marks, seen)
+	return index, far, err
 }
 
 // loaded makes the Load of records that were read: it separates records of newer formats from
@@ -136,7 +152,8 @@ func (l *Loader) loaded(shard int, ticks []int64, index []*jet.Msg, timers []Tim
 	return load
 }
 
-// tickNaming returns the first of the ticks whose index entries name a timer.
+// tickNaming returns the first of the ticks whose own index entries name a timer, and the first tick for
+// a timer that only far entries name.
 func (l *Loader) tickNaming(shard int, ticks []int64, index []*jet.Msg, id schemas.TimerID) int64 {
 	slots := map[int64]bool{}
 	for _, m := range index {
@@ -166,14 +183,14 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 	}
 	for first < slotParts {
 		end := min(first+uint64(width), slotParts)
-		index, err := l.shards.lastFor(ctx, shard, partFilters(prefix, first, end), seen)
+		index, far, err := l.entries(ctx, shard, []int64{tick}, partFilters(prefix, first, end), seen)
 		if errors.Is(err, jet.ErrTooMany) && width == 1 {
 			return Load{}, schemas.Errorf(schemas.CodeUnavailable, "read index of tick %d, shard %d: more than %d entries in one part of it", tick, shard, jet.MaxMultiLast)
 		}
 		if err != nil && !errors.Is(err, jet.ErrTooMany) {
 			return Load{}, err
 		}
-		ids := l.dec.timersOf(index)
+		ids := l.dec.timersOf(index, inParts(far, first, end)...)
 		// A page of more than twice the limit is read again with fewer parts. After a page
 		// of less than a third of the limit, the next has more parts.
 		if err != nil || len(ids) > 2*limit && width > 1 {
@@ -214,6 +231,14 @@ func partFilters(prefix string, first, end uint64) []string {
 		out = append(out, f+">")
 	}
 	return out
+}
+
+// inParts returns the timers whose own index entries would be in the parts from first to end-1.
+func inParts(ids []schemas.TimerID, first, end uint64) []schemas.TimerID {
+	return slices.DeleteFunc(ids, func(id schemas.TimerID) bool {
+		part := uint64(binary.BigEndian.Uint16(id[:2]) >> 1)
+		return part < first || part >= end
+	})
 }
 
 // indexed reads the records that the index names.

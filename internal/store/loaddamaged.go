@@ -27,15 +27,29 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 	for i, t := range ticks {
 		filters[i] = l.shards.slotPrefix(shard, t) + ">"
 	}
+	if l.dec.reads >= LevelFarIndex {
+		for _, mark := range l.shards.farMarks(shard, ticks) {
+			filters = append(filters, mark+".>")
+		}
+	}
 	var index []*jet.Msg
+	var far []schemas.TimerID
 	err := l.jet.Scan(ctx, sh.stream, jet.Range{Filters: filters}, func(m jet.Msg) (bool, error) {
+		if period, _, ok := l.shards.farPeriodOf(shard, m.Subject); ok {
+			l.dec.farTimers(&m, func(id schemas.TimerID, tick int64) {
+				if slices.Contains(ticks, period*l.shards.farTicks()+tick) {
+					far = append(far, id)
+				}
+			})
+			return true, nil
+		}
 		index = append(index, &m)
 		return true, nil
 	})
 	if err != nil {
 		return Load{}, err
 	}
-	ids := l.dec.timersOf(index)
+	ids := l.dec.timersOf(index, far...)
 	if len(ids) > limit && len(ticks) > 1 {
 		return Load{}, nil
 	}

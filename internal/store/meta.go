@@ -18,8 +18,10 @@ import (
 const (
 	layout1 = 1
 	// layout2 allows records of schemas.RecordFormat2.
-	layout2      = 2
-	newestLayout = layout2
+	layout2 = 2
+	// layout3 allows far entries.
+	layout3      = 3
+	newestLayout = layout3
 	// layoutDevelopment is newestLayout in a development store; see Config.Development. Builds
 	// that know no development stores refuse it.
 	layoutDevelopment = 1000

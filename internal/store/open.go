@@ -51,7 +51,7 @@ type Store struct {
 
 // shardSubjects names the stream of a shard and the prefixes of its keys.
 type shardSubjects struct {
-	stream, timer, slot, meta string
+	stream, timer, slot, far, meta string
 }
 
 const (
@@ -199,6 +199,7 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	s.Shards = newShards(s.jet, geo)
 	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
 	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, s.Levels.layout, s.log, s.of(s.decoder))
+	s.Clocks.needs = func() FormatLevel { return s.Writes().clockNeeds() }
 	for n := range geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err

@@ -44,7 +44,7 @@ func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 			break
 		}
 		wg.Add(1 + len(e.writes))
-		r.index.sendEntry(e, timers, func(_ jet.Ack, err error) {
+		r.index.sendEntry(e, timers, func(err error) {
 			e.err = err
 			wg.Done()
 		})

@@ -24,7 +24,7 @@ func newShards(c *jet.Client, geo schemas.Geometry) *Shards {
 	for n := range h.subjects {
 		p := "$KV." + schemas.BucketTimers(n) + "."
 		sh := &h.subjects[n]
-		sh.stream, sh.timer, sh.slot, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"meta"
+		sh.stream, sh.timer, sh.slot, sh.far, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"far.", p+"meta"
 	}
 	return h
 }
@@ -106,10 +106,14 @@ func (h *Shards) slotPrefix(shard int, tick int64) string {
 // characters of the id are tokens of their own, so that a filter can select a part of a
 // large slot.
 func (h *Shards) slotSubject(shard int, id schemas.TimerID, tick int64) string {
-	slot := h.subjects[shard].slot
-	b := make([]byte, 0, len(slot)+20+schemas.TimerIDLength+slotTokens+1)
-	b = append(b, slot...)
-	b = append(strconv.AppendInt(b, h.geo.Slot(tick), 10), '.')
+	return spreadKey(h.subjects[shard].slot, h.geo.Slot(tick), id)
+}
+
+// spreadKey returns the key <prefix><n>.<a>.<b>.<c>.<rest> of an index entry.
+func spreadKey(prefix string, n int64, id schemas.TimerID) string {
+	b := make([]byte, 0, len(prefix)+20+schemas.TimerIDLength+slotTokens+1)
+	b = append(b, prefix...)
+	b = append(strconv.AppendInt(b, n, 10), '.')
 	text := id.String()
 	for i := range slotTokens {
 		b = append(b, text[i], '.')

@@ -47,7 +47,7 @@ const (
 	// shortTTL is the TTL below which a revision is written with a roll-up. It must be longer
 	// than the restart of a node, which removes leftovers.
 	shortTTL = 10 * time.Minute
-	// history is the limit of revisions of a key in a bucket of timers. No key reaches it.
+	// history is the limit of revisions of a key in a bucket of timers. Only the marks of far entries reach it.
 	history = 16
 	// removals bounds the deletes in flight. It must stay far below 10,000 requests, at which
 	// JetStream drops its whole queue (work-around 9).

@@ -56,6 +56,11 @@ var planted = []plant{
 	{m("a scan skips a message between pages", "internal/store/shards.go", "jet.Get{Seq: after + 1, Batch: batch", "jet.Get{Seq: after + 2, Batch: batch"), "./internal/store", "TestConformance$"},
 	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 
+	// Far entries.
+	{m("far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })"), "./internal/store", "TestConformance$/FarTimers"},
+	{m("far entries are written beside an older node", "internal/store/index.go", "ix.levels.Writes() < LevelFarIndex", "false"), "./internal/store", "TestFarEntries"},
+	{m("an older node gets shards with far entries", "internal/store/clock.go", "c.Needs = max(c.Needs, k.needs())", "_ = k.needs()"), "./internal/store", "TestFarEntries"},
+
 	// Settings.
 	{m("rejected-max-age is not passed on", "internal/app/roles.go", "RejectedMaxAge: o.RejectedMaxAge,", ""), "./internal/app", "TestSettingsReachTheParts"},
 	{m("dead-max-age is not passed on", "internal/app/roles.go", "DeadMaxAge: o.DeadMaxAge,", ""), "./internal/app", "TestSettingsReachTheParts"},

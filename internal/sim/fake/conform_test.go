@@ -51,7 +51,7 @@ func open(t testing.TB, change ...func(*store.Config)) *local {
 	l := &local{changed: make(chan struct{})}
 	l.server = fake.NewServer(fake.Config{
 		Geometry: cfg.Geometry, IndexKeep: cfg.IndexKeep, DedupWindow: cfg.DedupWindow, FiredMaxAge: cfg.FiredMaxAge, Retention: cfg.Retention,
-		ShareIndex: true, MaxMessage: cfg.MaxPayload, Calendars: true, Flows: true,
+		ShareIndex: true, MaxMessage: cfg.MaxPayload, Calendars: true, Flows: true, FarTicks: int64(time.Hour / cfg.Geometry.SlotWidth), FarLead: 2 * time.Hour,
 	}, func(string) (int64, int64) {
 		now := time.Now().UnixNano()
 		return now, now

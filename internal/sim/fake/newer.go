@@ -38,7 +38,8 @@ func (c *Client) loaded(shard int, ticks []int64, timers []store.Timer, next uin
 	return load
 }
 
-// tickNaming returns the first of the ticks with an index entry that names the timer.
+// tickNaming returns the first of the ticks with an index entry that names the timer, and the first tick for a
+// timer that only far entries name.
 func (c *Client) tickNaming(shard int, ticks []int64, id schemas.TimerID) int64 {
 	st := c.s.shards[shard]
 	for _, tick := range ticks {

@@ -18,7 +18,7 @@ func (c *Client) Unfenced(w store.Write, done func(store.Result)) {
 	c.t.Start(Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{step}}, func(err error) { done(store.Result{Rev: rev, Err: err}) })
 }
 
-// Indexed reports whether an index entry of the tick's slot names a timer.
+// Indexed reports whether an index entry of the tick's slot, or a far entry for the tick, names a timer.
 func (s *Server) Indexed(id schemas.TimerID, tick int64) bool {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	for _, m := range st.slots[s.cfg.Geometry.Slot(tick)] {
@@ -26,5 +26,5 @@ func (s *Server) Indexed(id schemas.TimerID, tick int64) bool {
 			return true
 		}
 	}
-	return false
+	return s.farIndexed(id, tick)
 }

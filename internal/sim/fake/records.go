@@ -71,19 +71,34 @@ func (c *Client) record(w store.Write, rev *uint64) func(uint64) error {
 
 func (c *Client) shardOf(id schemas.TimerID) string { return StreamShard(c.s.cfg.Geometry.Shard(id)) }
 
+// entries returns the steps that write the index entries of a new timer.
+func (c *Client) entries(w store.Write, tick int64) []func(uint64) error {
+	r := w.Record
+	if c.s.far(r) {
+		return c.farEntry(w.ID, tick)
+	}
+	return []func(uint64) error{c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0), true, r.Origin != nil)}
+}
+
 // Create writes new timers; see store.Store.
 func (c *Client) Create(ctx context.Context, timers []store.Write) []store.Result {
 	results := make([]store.Result, len(timers))
 	for i, w := range timers {
 		r, res := w.Record, &results[i]
 		tick := c.s.cfg.Geometry.Tick(r.DueMs)
-		var indexed bool
-		put := c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0), true, r.Origin != nil)
-		res.Err = c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{
-			func(upTo uint64) error { indexed = put(upTo) == nil; return nil },
-			c.record(w, &res.Rev),
-		}})
-		if res.Err == nil && !indexed {
+		var steps []func(uint64) error
+		indexed := 0
+		for _, put := range c.entries(w, tick) {
+			steps = append(steps, func(upTo uint64) error {
+				if put(upTo) == nil {
+					indexed++
+				}
+				return nil
+			})
+		}
+		entries := len(steps)
+		res.Err = c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: append(steps, c.record(w, &res.Rev))})
+		if res.Err == nil && indexed < entries {
 			res.Err = schemas.ErrUnavailable
 		}
 	}
@@ -225,6 +240,7 @@ func partOf(id schemas.TimerID) uint64 { return uint64(binary.BigEndian.Uint16(i
 // the parts from first up to, but not including, end.
 func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, end, seen uint64) (keys []key, err error) {
 	st, g := c.s.shards[shard], c.s.cfg.Geometry
+	var marks []store.FarMark
 	err = c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
 		if upTo < seen {
 			return errBehind
@@ -233,7 +249,7 @@ func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, e
 		for _, tick := range ticks {
 			msgs = st.slot(g.Slot(tick), upTo, msgs)
 		}
-		keys = keys[:0]
+		keys, marks = keys[:0], c.s.farMarks(shard, ticks, upTo)
 		for _, m := range inOrder(msgs) {
 			if p := partOf(m.id); p < first || p >= end {
 				continue
@@ -249,6 +265,18 @@ func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, e
 		}
 		return nil
 	})
+	if err != nil || len(marks) == 0 {
+		return keys, err
+	}
+	far, err := c.farNamed(ctx, shard, ticks, marks, seen)
+	for _, id := range far {
+		if p, k := partOf(id), recordKey(id); p >= first && p < end && !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	if err == nil && len(keys) > c.s.cfg.MaxExact {
+		err = errTooMany
+	}
 	return keys, err
 }
 

@@ -27,6 +27,10 @@ type Config struct {
 	MaxMessage int
 	// ShareIndex makes every other index entry of new timers name a second timer.
 	ShareIndex bool
+	// FarTicks is the number of ticks in a period of far entries: new timers that are due FarLead or more
+	// after their add get one. 0 for no far entries.
+	FarTicks int64
+	FarLead  time.Duration
 	// Flows adds the bucket flows.
 	Flows bool
 	// Basis is the basis of the plans in the first clocks; see store.Clock.

@@ -38,7 +38,9 @@ type message struct {
 	older   *message // the previous message of the key
 
 	// ids are the timers that a shared index entry names; its key belongs to neither.
-	ids   []schemas.TimerID
+	ids []schemas.TimerID
+	// tick is the tick of the timer that a far entry names.
+	tick  int64
 	rec   *schemas.Record
 	level store.FormatLevel // the level that a process must read to decode rec
 	val   any               // the value of a key of the clock bucket

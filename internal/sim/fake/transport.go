@@ -50,7 +50,9 @@ type Client struct {
 	// TTLs.
 	nowMs func() int64
 	// parts has the width of the last page of each shard, in parts of a slot; see loadPage.
-	parts    []uint32
+	parts []uint32
+	// far has the far entries that the process has read.
+	far      *store.FarIndex
 	services map[string]struct{}
 	presence store.Presence
 	// damaged has the damaged records that the process has read, by shard. unreported is true
@@ -61,7 +63,7 @@ type Client struct {
 
 // NewClient returns a client for a node.
 func NewClient(s *Server, t Transport, node string, nowMs func() int64) *Client {
-	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), services: map[string]struct{}{}, presence: store.Presence{Reads: store.NewestLevel}, damaged: make([]map[schemas.TimerID]store.DamagedRecord, s.cfg.Geometry.Shards), unreported: make([]bool, s.cfg.Geometry.Shards)}
+	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), far: store.NewFarIndex(s.cfg.Geometry.Shards), services: map[string]struct{}{}, presence: store.Presence{Reads: store.NewestLevel}, damaged: make([]map[schemas.TimerID]store.DamagedRecord, s.cfg.Geometry.Shards), unreported: make([]bool, s.cfg.Geometry.Shards)}
 }
 
 // Reads returns the format level that the client's process reads.

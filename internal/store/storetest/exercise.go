@@ -35,6 +35,8 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"LargeTickMixed":  func(t *testing.T, s Store) { largeTick(t, s, 3) },
 		"LargeTickRuns":   largeTickRuns,
 		"SharedEntries":   sharedEntries,
+		"FarTimers":       farTimers,
+		"FarLargeTick":    farLargeTick,
 		"ScanQueued":      scanQueued,
 		"ScanSchedules":   scanSchedules,
 		"EachSchedule":    eachSchedule,
