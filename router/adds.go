@@ -177,9 +177,7 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 	limits := s.o.Limits
 	limits.Tenant = a.Tenant
 	limits.MaxMessage = s.o.Store.MaxMessage() // of the server to which this node is connected at present
-	ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
-	defer cancel()
-	calendars := s.calendars(ctx)
+	var calendars recurrence.Calendars = addCalendars{s}
 	if a.Tenant != "" {
 		calendars = recurrence.UnknownCalendars // checkOfTenant refuses every calendar, so that no tenant learns which ones exist
 	}

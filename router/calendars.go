@@ -54,6 +54,16 @@ func (s *Service) calendars(ctx context.Context) recurrence.Calendars {
 	return CurrentCalendars(ctx, s.o.Store)
 }
 
+// addCalendars are the calendars for an add. It makes a context only when an add needs calendars: most do not.
+type addCalendars struct{ s *Service }
+
+// Exclusions implements recurrence.Calendars.
+func (c addCalendars) Exclusions(names []string) (*calendar.Exclusions, error) {
+	ctx, cancel := context.WithTimeout(c.s.run, OperationTimeout)
+	defer cancel()
+	return c.s.calendars(ctx).Exclusions(names)
+}
+
 // CurrentCalendars returns the calendars for one operation; see Operations.Calendars.
 func CurrentCalendars(ctx context.Context, from Calendars) recurrence.Calendars {
 	return currentCalendars{ctx, from}
