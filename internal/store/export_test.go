@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -64,3 +65,11 @@ func (r *remover) drain() {
 
 // FindFiredBatch is the number of events that FindFired reads with one request.
 const FindFiredBatch = findFiredBatch
+
+// FarInMemory reports whether the far entries of a tick's period are in memory.
+func (s *Store) FarInMemory(shard int, tick int64) bool {
+	f := s.Loader.far.index
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.kept[shard], func(e *farEntries) bool { return e.as.Period == s.farPeriod(tick) })
+}

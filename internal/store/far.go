@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -24,6 +25,8 @@ import (
 // A load of a tick reads the mark of the tick's period together with the tick's own entries, so a period
 // without far entries costs no request. The far entries of the period are read once and kept in memory
 // as long as the mark keeps its revision: some 20 bytes a timer, for up to farKept periods of a shard.
+// They may be many and lie all over the stream's file, so they are read little by little in the last part of
+// the period before. Otherwise the first load of a period could make its timers late.
 //
 //	Create:    far entry ──▶ mark ──▶ records        (one stream, in this order)
 //	LoadTicks: entries of the tick and mark ──▶ mark as before? ids in memory : far entries ──▶ records
@@ -42,9 +45,13 @@ const (
 	farLeast = 4
 	// farBytes is the size of a timer in a far entry: its id, and its tick within the period.
 	farBytes = idBytes + 2
-	// farKept bounds the periods in memory for each shard: that of the read-ahead and that of the sweeper
-	// are in use, and both change at the end of a period.
+	// farKept bounds the periods in memory for each shard: that of the read-ahead, the one after it, and that
+	// of the sweeper.
 	farKept = 3
+	// farAhead is the last part of a period, as a fraction, in which the next period's far entries are read.
+	// farPause is the pause between two requests.
+	farAhead = 6
+	farPause = 20 * time.Millisecond
 )
 
 // farTicks returns the number of ticks in a period; at most 36,000, for which two bytes suffice.
@@ -117,8 +124,9 @@ type FarMark struct {
 // FarIndex has the timers that far entries name, as long as the marks of their periods keep their
 // revisions. Safe for concurrent use.
 type FarIndex struct {
-	mu   sync.Mutex
-	kept [][]*farEntries // by shard, the last used ones last
+	mu    sync.Mutex
+	kept  [][]*farEntries // by shard, the last used ones last
+	begun []int64         // by shard: the last period whose far entries are read ahead, or were
 }
 
 // farEntries are the timers that the far entries of a period name, by tick, as of a mark.
@@ -128,7 +136,9 @@ type farEntries struct {
 }
 
 // NewFarIndex returns an empty index for the shards of a store.
-func NewFarIndex(shards int) *FarIndex { return &FarIndex{kept: make([][]*farEntries, shards)} }
+func NewFarIndex(shards int) *FarIndex {
+	return &FarIndex{kept: make([][]*farEntries, shards), begun: make([]int64, shards)}
+}
 
 // Named returns the timers that far entries name for the ticks. marks are the marks of the periods of these
 // ticks; a period without a mark has no far entries. read reads the far entries of a period, as of its mark
@@ -175,6 +185,25 @@ func (f *FarIndex) put(shard int, e *farEntries) {
 	f.kept[shard] = slices.Delete(kept, 0, max(0, len(kept)-farKept))
 }
 
+// begin reports whether the caller is to read a period ahead. It returns true once for a period, and again
+// after failed.
+func (f *FarIndex) begin(shard int, period int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.begun[shard] >= period {
+		return false
+	}
+	f.begun[shard] = period
+	return true
+}
+
+// failed notes that a period was not read ahead.
+func (f *FarIndex) failed(shard int, period int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begun[shard] = min(f.begun[shard], period-1)
+}
+
 // farReader reads far entries for a FarIndex.
 type farReader struct {
 	shards *Shards
@@ -196,11 +225,35 @@ func (f *farReader) split(shard int, msgs []*jet.Msg) (index []*jet.Msg, marks [
 
 // named returns the timers that far entries name for the ticks, as of the sequence seen or later.
 func (f *farReader) named(ctx context.Context, shard int, ticks []int64, marks []FarMark, seen uint64) ([]schemas.TimerID, error) {
+	return f.namedAtPace(ctx, shard, ticks, marks, seen, 0)
+}
+
+// readAhead reads the far entries of the next period in the background, if the tick is in the last part of its
+// period and nobody has done so. It ends with ctx.
+func (f *farReader) readAhead(ctx context.Context, shard int, tick int64, seen uint64) {
+	ticks, next := f.shards.farTicks(), f.shards.farPeriod(tick)+1
+	if tick%ticks < ticks-ticks/farAhead || !f.index.begin(shard, next) {
+		return
+	}
+	go func() {
+		msgs, err := f.shards.lastFor(ctx, shard, []string{f.shards.farMark(shard, next)}, seen)
+		if err == nil {
+			_, marks := f.split(shard, msgs)
+			_, err = f.namedAtPace(ctx, shard, nil, marks, seen, farPause)
+		}
+		if err != nil {
+			f.index.failed(shard, next) // the next load tries again
+		}
+	}()
+}
+
+// namedAtPace is named with a pause after each request.
+func (f *farReader) namedAtPace(ctx context.Context, shard int, ticks []int64, marks []FarMark, seen uint64, pace time.Duration) ([]schemas.TimerID, error) {
 	return f.index.Named(shard, ticks, marks, func(mark FarMark) (map[int64][]schemas.TimerID, error) {
 		byTick := map[int64][]schemas.TimerID{}
 		first := mark.Period * f.shards.farTicks()
 		// A writer stores each far entry before the mark, so what was stored up to the mark is complete.
-		err := f.read(ctx, shard, f.shards.farMark(shard, mark.Period)+".", 0, max(mark.Rev, seen), func(m *jet.Msg) {
+		err := f.read(ctx, shard, f.shards.farMark(shard, mark.Period)+".", 0, max(mark.Rev, seen), pace, func(m *jet.Msg) {
 			f.dec.farTimers(m, func(id schemas.TimerID, tick int64) {
 				byTick[first+tick] = append(byTick[first+tick], id)
 			})
@@ -210,12 +263,15 @@ func (f *farReader) named(ctx context.Context, shard int, ticks []int64, marks [
 }
 
 // read reads the far entries whose keys begin with a prefix; if these are too many for one answer, it reads
-// them in 32 parts by the next character.
-func (f *farReader) read(ctx context.Context, shard int, prefix string, tokens int, seen uint64, fn func(*jet.Msg)) error {
+// them in 32 parts by the next character. It pauses for pace after each request.
+func (f *farReader) read(ctx context.Context, shard int, prefix string, tokens int, seen uint64, pace time.Duration, fn func(*jet.Msg)) error {
 	msgs, err := f.shards.lastFor(ctx, shard, []string{prefix + ">"}, seen)
+	if pace > 0 && !pause.For(ctx, pace) {
+		return f.shards.jet.Error("read far entries", context.Cause(ctx))
+	}
 	if errors.Is(err, jet.ErrTooMany) && tokens < slotTokens {
 		for i := range len(idAlphabet) {
-			if err := f.read(ctx, shard, prefix+idAlphabet[i:i+1]+".", tokens+1, seen, fn); err != nil {
+			if err := f.read(ctx, shard, prefix+idAlphabet[i:i+1]+".", tokens+1, seen, pace, fn); err != nil {
 				return err
 			}
 		}

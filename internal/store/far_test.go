@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/natstest"
@@ -115,5 +119,57 @@ func TestManyFarEntries(t *testing.T) {
 		if err != nil || !load.Complete || len(load.Timers) != 500 {
 			t.Fatalf("500 ticks: %d timers, complete %v, %v", len(load.Timers), load.Complete, err)
 		}
+	}
+}
+
+// TestFarReadAhead: in the last minutes of an hour a load has the far entries of the next hour read in the
+// background, so that the first load of that hour reads none.
+func TestFarReadAhead(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := open(t, srv.InProcess())
+	storetest.Eventually(t, "far entries to be written", s.SharesFar)
+	writes, first := farWrites(t, s, 0, 1500)
+	for part := range slices.Chunk(writes, 4) {
+		storetest.CreateAll(t, s, part)
+	}
+	var reads atomic.Int64
+	entries := fmt.Sprintf(".far.%d.", first/int64(time.Hour/s.Geometry().SlotWidth))
+	nc := srv.InProcess()
+	if _, err := nc.Subscribe("$JS.API.DIRECT.GET.KV_timers_0", func(m *nats.Msg) {
+		if strings.Contains(string(m.Data), entries) {
+			reads.Add(1)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	load := func(tick int64) int {
+		t.Helper()
+		load, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(load.Timers)
+	}
+	if n := load(first - 3000); n != 0 || s.FarInMemory(0, first) {
+		t.Errorf("fifty minutes before: %d timers", n)
+	}
+	load(first - 60)
+	storetest.Eventually(t, "the far entries to be read ahead", func() bool { return s.FarInMemory(0, first) })
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ahead := reads.Load()
+	if n := load(first + 700); n != 1 {
+		t.Errorf("a tick of the hour: %d timers", n)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := reads.Load(); ahead == 0 || n != ahead {
+		t.Errorf("%d requests for far entries ahead, %d in all", ahead, n)
 	}
 }

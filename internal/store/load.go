@@ -127,6 +127,9 @@ func (l *Loader) entries(ctx context.Context, shard int, ticks []int64, filters 
 	if err != nil {
 		return nil, nil, err
 	}
+	if l.dec.reads >= LevelFarIndex {
+		l.far.readAhead(ctx, shard, ticks[len(ticks)-1], seen)
+	}
 	index, marks := l.far.split(shard, msgs)
 	far, err = l.far.named(ctx, shard, ticks, marks, seen)
 	return index, far, err
