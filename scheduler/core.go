@@ -23,9 +23,10 @@ type CoreConfig struct {
 	// FirstInflight is that number after a moment without writes in flight. Each claim that
 	// is stored raises it by one, up to MaxInflight. 0 stands for MaxInflight. See claimWindow.
 	FirstInflight int
-	// FireAtOnce bounds the due entries that one Step moves from the wheel to the queue, so that the
-	// first claims of a burst do not wait for the last of its entries. 0 stands for no bound.
-	FireAtOnce int
+	// FireAtOnce bounds the due entries that one Step moves from the wheel to the queue. The first Step
+	// with due entries moves at most FirstFireAtOnce. 0 stands for no bound, and for FireAtOnce. See
+	// dueBatch.
+	FirstFireAtOnce, FireAtOnce int
 	// SweepMs is the sweeper's distance behind the low watermark. A record for a tick
 	// further back gets a new index entry, because the sweeper has passed its tick.
 	SweepMs int64
@@ -175,6 +176,7 @@ type Core struct {
 	preparing   int      // such index entries in flight
 	inflight    int      // writes, publishes and rereads in flight
 	window      claimWindow
+	due         dueBatch
 
 	// startWatermark and startApplied are the position from which this term resumed; resumed
 	// has the runs of earlier owners that it has completed or is completing.
@@ -212,6 +214,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		ready:       newFairQueue(),
 		watermark:   watermark, tailSeen: c.Tail,
 		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
+		due:            newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
@@ -230,8 +233,10 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 func (k *Core) Step(now int64, ev Event) []Action {
 	k.actions = k.actions[:0]
 	k.now = now
+	tick := false
 	switch ev := ev.(type) {
 	case EvTick:
+		tick = true
 	case EvTail:
 		k.onTail(ev.Timer)
 	case EvLoaded:
@@ -272,7 +277,7 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.newer.replaced(ev.ID, ev.Rev)
 	}
 	k.readAhead()
-	k.fire()
+	k.fire(tick)
 	k.complete()
 	k.advanceWatermark()
 	k.count()

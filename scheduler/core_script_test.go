@@ -27,7 +27,7 @@ import (
 // Times are relative to the start of the script: `5s` is five seconds after it. One slot
 // is one second wide. Commands:
 //
-//	own epoch=N [watermark=T] [applied=N] [seen=N] [max-inflight=N] [first-inflight=N] [fire-at-once=N] [horizon=T] [retention=T]
+//	own epoch=N [watermark=T] [applied=N] [seen=N] [max-inflight=N] [first-inflight=N] [first-fire-at-once=N] [fire-at-once=N] [horizon=T] [retention=T]
 //	step now=T                     time passes
 //	tail now=T                     the tail brings records, one a line
 //	loaded now=T                   answers load, with records
@@ -200,7 +200,7 @@ func (s *coreScript) own(t *testing.T, d *datadriven.TestData) string {
 	cfg := scheduler.CoreConfig{
 		Geometry:  schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000},
 		HorizonMs: s.time(t, d, "horizon", scriptStartMs+10_000) - scriptStartMs, ScanBehindMs: 60_000,
-		MaxLoaded: 100, MaxInflight: int(s.number(t, d, "max-inflight", 10)), FirstInflight: int(s.number(t, d, "first-inflight", 0)), FireAtOnce: int(s.number(t, d, "fire-at-once", 0)), SweepMs: 600_000,
+		MaxLoaded: 100, MaxInflight: int(s.number(t, d, "max-inflight", 10)), FirstInflight: int(s.number(t, d, "first-inflight", 0)), FirstFireAtOnce: int(s.number(t, d, "first-fire-at-once", 0)), FireAtOnce: int(s.number(t, d, "fire-at-once", 0)), SweepMs: 600_000,
 		Retention: time.Duration(s.time(t, d, "retention", scriptStartMs+3600_000)-scriptStartMs) * time.Millisecond,
 	}
 	c := store.Clock{

@@ -1,9 +1,7 @@
 package scheduler
 
 import (
-	"cmp"
 	"errors"
-	"math"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler/wheel"
@@ -11,22 +9,15 @@ import (
 )
 
 // fire moves due entries from the wheel to the fair queue, repeats failed steps, and claims
-// entries while the claim window permits it. If FireAtOnce leaves due entries in the wheel, Next asks
-// for another Step at once.
-func (k *Core) fire() {
+// entries while the claim window permits it. tick is true for an EvTick. If dueBatch leaves due entries
+// in the wheel, Next asks for another EvTick at once.
+func (k *Core) fire(tick bool) {
 	if k.paused {
 		return
 	}
-	k.wheel.AdvanceSome(k.now, cmp.Or(k.cfg.FireAtOnce, math.MaxInt), func(n *wheel.Timer[*entry]) {
-		e := n.Value
-		switch e.phase {
-		case phaseWaiting:
-			e.phase = phaseReady
-			k.ready.push(e)
-		case phasePublishing, phaseDeadLetter, phaseFailing, phaseCreating:
-			k.repeats = append(k.repeats, e)
-		}
-	})
+	if tick || !k.due.left {
+		k.moveDue()
+	}
 	for len(k.repeats) > 0 && k.inflight < k.cfg.MaxInflight {
 		e := k.repeats[0]
 		k.repeats = k.repeats[1:]
@@ -64,6 +55,20 @@ func (k *Core) fire() {
 		k.claim(e)
 	}
 	k.dedupCheckSome()
+}
+
+// moveDue moves due entries from the wheel to the fair queue, or to the steps to repeat.
+func (k *Core) moveDue() {
+	k.due.moved(k.wheel.AdvanceSome(k.now, k.due.size, func(n *wheel.Timer[*entry]) {
+		e := n.Value
+		switch e.phase {
+		case phaseWaiting:
+			e.phase = phaseReady
+			k.ready.push(e)
+		case phasePublishing, phaseDeadLetter, phaseFailing, phaseCreating:
+			k.repeats = append(k.repeats, e)
+		}
+	}))
 }
 
 func (k *Core) claim(e *entry) {

@@ -77,7 +77,7 @@ func newShard(n int, o *Options, m *metrics) *shard {
 			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Heartbeat: o.Heartbeat, Messages: o.Store.Messages, Calendars: o.Store.CalendarsNow, Limits: o.Store, Tracing: o.Tracing,
 			Core: CoreConfig{
 				Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: min(o.IndexKeep, DefaultIndexKeep).Milliseconds() / 2,
-				SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, FirstInflight: firstInflight, FireAtOnce: fireAtOnce, Retention: o.Retention,
+				SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, FirstInflight: firstInflight, FirstFireAtOnce: firstFireAtOnce, FireAtOnce: fireAtOnce, Retention: o.Retention,
 				Level: o.Store.Reads(), Seal: o.Store.SealCallback,
 			},
 		},

@@ -107,6 +107,7 @@ var seedMutants = []mutant{
 
 	// Bugs that this simulation has found in Belfry.
 	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
+	{"due timers that a move leaves stay in the wheel", "scheduler/fire.go", "if tick || !k.due.left {", "if !k.due.left {", 60, ""},
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now && !e.woken() {", "if false {", 1000, ""},
 	{"late adds are not audited", "scheduler/fire.go", "passed := e.pin != 0 && e.rec.DueMs", "passed := e.pin < 0 && e.rec.DueMs", 300, ""},
 	{"late adds count as missed timers", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300, ""},

@@ -158,6 +158,8 @@ var planted = []plant{
 	{m("a timer that is refused twice leaves the pending timers twice", "scheduler/undeliverable.go", " && r.DoneMs == e.extra.failedMs", ""), "./scheduler", "TestCoreScripts$/^too_large_twice$"},
 	{m("a running count does not know of a rejected timer", "scheduler/undeliverable.go", "k.pending.left(e.id, rev)", "k.pending.left(e.id, e.rev+1)"), "./scheduler", "TestCoreScripts$/^pending_count_refused$"},
 	{m("the applied offset passes a rejected timer that the pending timers include", "scheduler/fire.go", "(e.claimed(&t.Record) || e.isFailOf(&t.Record))", "e.claimed(&t.Record)"), "./scheduler", "TestCoreScripts$/^pending_count_refused$"},
+	{m("results of claims move due timers", "scheduler/fire.go", "if tick || !k.due.left {", "if tick || !k.due.left || k.now > 0 {"), "./scheduler", "TestCoreScripts$/^fire_doubles$"},
+	{m("final records do not wait for due timers in the wheel", "scheduler/completion.go", "(k.ready.n > 0 || k.due.left)", "(k.ready.n > 0)"), "./scheduler", "TestCoreScripts$/^fire_doubles$"},
 	{m("an event that was published gets a dead letter", "scheduler/fire.go", "store.Permanent(ev.Err) && e.published()", "store.Permanent(ev.Err) && e.id.IsZero()"), "./scheduler", "TestCoreScripts$/^too_large_published$"},
 	{m("an update does not record excluded times that the old recurrence has passed", "internal/recurrence/operations.go", "min(s.PassedMs, max(nowMs, reached(s)))", "max(s.PassedMs, 0)"), "./internal/recurrence", "TestScripts"},
 	{m("an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase"), "./scheduler", "TestCoreScripts$/^lease_in_doubt$"},
