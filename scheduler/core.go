@@ -315,6 +315,11 @@ func (k *Core) Next() (int64, bool) {
 	if k.paused {
 		return 0, false
 	}
+	if k.due.left && k.inflight >= k.window.size {
+		// What a Step moves now cannot be claimed yet. Leave the CPU to the writes in flight: their
+		// results come before the next move, or at the latest a millisecond later.
+		return k.now + 1, true
+	}
 	return k.wheel.Next()
 }
 
