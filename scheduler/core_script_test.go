@@ -167,9 +167,9 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		step(ev)
 	case "counted":
-		waiting := make([]uint64, s.number(t, d, "waiting", 0))
-		for i := range waiting {
-			waiting[i] = uint64(i) // other keys than those of the script's timers
+		var waiting []uint64
+		for i := range s.number(t, d, "waiting", 0) {
+			waiting = append(waiting, uint64(i)) // other keys than those of the script's timers
 		}
 		for _, a := range d.CmdArgs {
 			if a.Key == "id" { // this timer waits, too

@@ -68,7 +68,7 @@ const FindFiredBatch = findFiredBatch
 
 // FarInMemory reports whether the far entries of a tick's period are in memory.
 func (s *Store) FarInMemory(shard int, tick int64) bool {
-	f := s.Loader.far.index
+	f := s.far.index
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(f.kept[shard], func(e *farEntries) bool { return e.as.Period == s.farPeriod(tick) })

@@ -23,9 +23,9 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 		}
 		return l.loadTicks(ctx, shard, ticks, limit, 0, 0)
 	}
-	filters := make([]string, len(ticks))
-	for i, t := range ticks {
-		filters[i] = l.shards.slotPrefix(shard, t) + ">"
+	filters := make([]string, 0, len(ticks)+1)
+	for _, t := range ticks {
+		filters = append(filters, l.shards.slotPrefix(shard, t)+">")
 	}
 	if l.dec.reads >= LevelFarIndex {
 		for _, mark := range l.shards.farMarks(shard, ticks) {

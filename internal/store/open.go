@@ -160,7 +160,7 @@ func waitUntilReady(ctx context.Context, within time.Duration, do func(context.C
 func (s *Store) Close() {
 	s.background.Stop()
 	s.rem.close()
-	s.Records.cache.close()
+	s.cache.close()
 	s.jet.Close()
 }
 
@@ -199,7 +199,7 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	s.Shards = newShards(s.jet, geo)
 	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
 	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, s.Levels.layout, s.log, s.of(s.decoder))
-	s.Clocks.needs = func() FormatLevel { return s.Writes().clockNeeds() }
+	s.needs = func() FormatLevel { return s.Writes().clockNeeds() }
 	for n := range geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err

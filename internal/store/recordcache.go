@@ -89,8 +89,9 @@ func (c *recordCache) add(id schemas.TimerID, rev uint64, rec *schemas.Record, f
 		c.grow()
 		last = len(c.blocks) - 1
 	}
-	start := len(c.blocks[last])
-	data := append(c.blocks[last], id[:]...)
+	data := c.blocks[last]
+	start := len(data)
+	data = append(data, id[:]...)
 	data = binary.LittleEndian.AppendUint64(data, rev)
 	data = append(data, 0, 0, 0, 0)
 	data = bare.AppendFormat(data, format)
