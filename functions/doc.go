@@ -11,7 +11,8 @@
 //     record by compare-and-set. An attempt that a crash or a shutdown interrupts has no
 //     result: it is repeated and not counted.
 //   - After the cancel of a retrying timer was confirmed, no attempt starts: the record is
-//     read before every attempt except the first one.
+//     read before every attempt except the first one. A process that is paused before a call may
+//     still make it when it continues.
 //   - No service takes the capacity of another. Each service has its own pulls, never for
 //     more events than it has free permits, its own HTTP connections, and a guaranteed
 //     share of the permits (semaphore.go).

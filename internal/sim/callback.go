@@ -49,7 +49,7 @@ func (n *node) callBack(m *msg) {
 	}
 	n.calls[key] = true
 	n.w.spawn(n, func(p *proc) {
-		d := delivery{p: p, n: n, m: m, l: l, claim: claim, readAt: n.w.now}
+		d := delivery{p: p, n: n, m: m, l: l, claim: claim, validAt: m.sentAt}
 		d.handle()
 		delete(n.calls, key)
 	})
@@ -64,7 +64,9 @@ type delivery struct {
 	t        store.Timer
 	complete bool
 	deadSent bool
-	readAt   int64 // the true time of the last read, or of the arrival of the event
+	// validAt is the true time at which the last read of the record was requested. Before the first
+	// read it is msg.sentAt: see checker.permits.
+	validAt int64
 	// unreadable is the pause before the redelivery if the record cannot be read, because it
 	// has a newer format or is damaged; otherwise 0.
 	unreadable time.Duration

@@ -142,7 +142,7 @@ func (d *delivery) postpone(generation uint64, slotNs int64) {
 // readAgain reads the record. It returns false, and settles the message, if there is no attempt
 // to make.
 func (d *delivery) readAgain() bool {
-	d.readAt = d.n.w.now
+	d.validAt = d.n.w.now
 	t := d.read()
 	a := functions.Admit(d.claim, t, d.n.nowMs())
 	if d.unreadable > 0 {
@@ -175,8 +175,17 @@ func (c *checker) permits(d *delivery) {
 	if r := &d.t.Record; r.State == schemas.StateDelivered && r.Deferrals() != d.claim.Deferred {
 		c.fail(PropDeferral, "%s is called for an event with %d deferrals; its record has %d", d.l, d.claim.Deferred, r.Deferrals())
 	}
-	if d.l.endedAt != 0 && d.readAt > d.l.endedAt {
-		c.fail(PropDeferral, "%s is called; it was cancelled at %s, and its record was read after that", d.l, c.w.rel(d.l.endedAt))
+	// A read that was requested after the cancel sees the cancel. A delivery that was sent after the
+	// cancel is not the first one of its event, because the timer waits only after another delivery
+	// has deferred it or made an attempt. So its record must be read.
+	//
+	// The time at which the process handles the delivery is no bound. The first delivery may reach a
+	// paused process. After the ack wait another node gets the event and defers it, or its attempt fails,
+	// and a client cancels the timer. The paused process then continues and makes the call by the
+	// claim. The same happens if a process is paused between a read and the call, which package
+	// functions cannot prevent.
+	if d.l.endedAt != 0 && d.validAt > d.l.endedAt {
+		c.fail(PropDeferral, "%s is called; it was cancelled at %s, and its event was sent or its record read after that, at %s", d.l, c.w.rel(d.l.endedAt), c.w.rel(d.validAt))
 	}
 	if c.w.p.faults {
 		return // the clocks may jump

@@ -173,6 +173,8 @@ var flowMutants = []mutant{
 	{"an event from before a deferral is called", "functions/policy.go", "r.Attempt == c.Attempt && r.Deferrals() == c.Deferred}", "r.Attempt == c.Attempt}", 1500, "TestFlow"},
 	{"a deferral counts as an attempt", "schemas/flow.go", "\td := Deferral{Count:", "\tr.Attempt++\n\td := Deferral{Count:", 10, "TestFlow"},
 	{"a deferral is not counted", "schemas/flow.go", "\t\td.Count++\n", "", 10, "TestFlow"},
+	{"a cancelled timer is called after a read", "functions/policy.go", "r.State.Final():\n\t\treturn Admission{}\n\tcase r.State == schemas.StateDelivered", "r.State.Final():\n\t\treturn Admission{Run: r.State == schemas.StateCancelled}\n\tcase r.State == schemas.StateDelivered", 150, "TestFlow"},
+	{"a second delivery is called without a read", "functions/policy.go", "deliveries > 1 ", "deliveries > 2 ", 300, "TestFlow"},
 	{"the call forgets the deferrals", "schemas/flow.go", "\tr.Deferral = &Deferral{Count: r.Deferral.Count}\n}", "\tr.Deferral = nil\n}", 20, "TestFlow"},
 }
 

@@ -33,6 +33,7 @@ type msg struct {
 	o          *outstanding
 	n          *node
 	deliveries uint64
+	sentAt     int64 // the true time at which the consumer sent it
 }
 
 const addAckWait = 3 * time.Second
@@ -88,9 +89,9 @@ func (c *consumer) deliver(o *outstanding) {
 	if w.net.loses() {
 		return
 	}
-	inc := n.inc
+	inc, m := n.inc, &msg{Event: e, c: c, o: o, n: n, deliveries: count, sentAt: w.now}
 	w.after(w.net.delay(), func() {
-		n.run(inc, func() { c.handle(n, &msg{Event: e, c: c, o: o, n: n, deliveries: count}) })
+		n.run(inc, func() { c.handle(n, m) })
 	})
 }
 
