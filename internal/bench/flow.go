@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -76,19 +75,10 @@ func (e *Env) limit(ctx context.Context, key string, perSecond int) error {
 		return err
 	}
 	perSecond = min(perSecond, 100_000)
-	for begun := time.Now(); ; {
-		_, err := c.SetFlow(ctx, key, belfry.FlowLimit{Rate: fmt.Sprintf("%d/1s", perSecond), Burst: perSecond})
-		if err == nil {
-			return nil
-		}
-		// A node that has just started does not know yet whether all nodes obey limits.
-		if schemas.CodeOf(err) != schemas.CodeUnavailable || time.Since(begun) > patience {
-			return fmt.Errorf("store a flow limit: %w", err)
-		}
-		if !waitUntil(ctx, time.Now().Add(200*time.Millisecond)) {
-			return context.Cause(ctx)
-		}
+	if _, err := c.SetFlow(ctx, key, belfry.FlowLimit{Rate: fmt.Sprintf("%d/1s", perSecond), Burst: perSecond}); err != nil {
+		return fmt.Errorf("store a flow limit: %w", err)
 	}
+	return nil
 }
 
 // flowTurns measures callbacks with and without the limit, in turns.

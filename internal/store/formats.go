@@ -158,8 +158,8 @@ const (
 // nodes, limited by the layout version of the store. Safe for concurrent use; reading the
 // level is one atomic load.
 //
-// Before the first successful reading of the presences the level is LevelFirst, which
-// every build reads. A failed reading leaves the level as it is.
+// Open makes the first reading of the presences, so the level of an open store is known. Before that
+// reading the level is LevelFirst, which every build reads. A failed reading leaves the level as it is.
 type Levels struct {
 	nodes  *Nodes
 	layout layoutRecord
@@ -217,7 +217,24 @@ func (l *Levels) can(level FormatLevel, what string) error {
 	if m := l.oldest.Load(); m != nil {
 		return schemas.Errorf(schemas.CodeUnavailable, "%s cannot be stored while node %s runs, because its version (%s) does not know them: upgrade it, then try again", what, m.Node, cmp.Or(m.Presence.Release, "unknown"))
 	}
-	return schemas.Errorf(schemas.CodeUnavailable, "this node does not know yet whether all live nodes know %s: try again", what)
+	// No live node holds the level back: the layout was raised less than layoutSettle ago; see allowLayout.
+	return schemas.Errorf(schemas.CodeUnavailable, "%s cannot be stored yet, because a node of an older version may have read this store's layout before it was raised: try again in %s", what, layoutSettle)
+}
+
+// learn makes the first reading. It repeats a reading that failed, for up to within. It repeats every
+// error: schemas.CodeConfig, too, can be temporary, while a process that this one replaces still writes
+// the same presence.
+func (l *Levels) learn(ctx context.Context, within time.Duration) error {
+	var last error
+	if waitUntilReady(ctx, within, func(ctx context.Context) error {
+		if last = l.update(ctx); last != nil {
+			return schemas.ErrUnavailable
+		}
+		return nil
+	}) != nil {
+		return last
+	}
+	return nil
 }
 
 // run updates the level every formatsEvery until ctx ends.
@@ -225,22 +242,26 @@ func (l *Levels) run(ctx context.Context) {
 	tick := time.NewTicker(formatsEvery)
 	defer tick.Stop()
 	for {
-		if err := l.update(ctx); err != nil {
-			l.log.Debug().Err(err).Msg("the formats that other nodes read are not known")
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
+		if err := l.update(ctx); err != nil {
+			l.log.Debug().Err(err).Msg("the formats that other nodes read are not known")
+		}
 	}
 }
 
-// update sets the level from one reading of all presences.
+// update sets the level from one reading of all presences. Errors: those of Nodes.Beat; schemas.ErrUnavailable
+// also if the replica that answered is too far behind.
 func (l *Levels) update(ctx context.Context) error {
 	nodes, err := l.nodes.live(ctx)
-	if err != nil || len(nodes) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(nodes) == 0 {
+		return schemas.Errorf(schemas.CodeUnavailable, "read presences: the replica that answered does not have this node's presence yet")
 	}
 	level, oldest := l.nodes.reads, Member{}
 	for _, m := range nodes {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -75,6 +76,30 @@ func setLayout(t *testing.T, kv jetstream.KeyValue, format int) {
 
 func writesFormat2(s *store.Store) func() bool {
 	return func() bool { return s.RecordFormat() == schemas.RecordFormat2 }
+}
+
+// TestLevelAtOpen: when Open returns, the node knows the level of the live nodes. It refuses nothing
+// that they all read, and writes nothing that one of them does not read.
+func TestLevelAtOpen(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).InProcess()
+	for _, name := range []string{"n1", "n2"} {
+		s := open(t, nc, func(c *store.Config) { c.Node = name })
+		if got := s.Writes(); got != store.NewestLevel {
+			t.Errorf("%s writes level %d, want %d", name, got, store.NewestLevel)
+		}
+		if err := s.CanSchedule(); err != nil {
+			t.Errorf("%s refuses a schedule: %v", name, err)
+		}
+	}
+	open(t, nc, func(c *store.Config) { c.Node, c.Level = "older", store.LevelSealedCallback })
+	s := open(t, nc, func(c *store.Config) { c.Node = "n3" })
+	if got := s.Writes(); got != store.LevelSealedCallback {
+		t.Errorf("an older node lives: n3 writes level %d, want %d", got, store.LevelSealedCallback)
+	}
+	if err := s.CanSchedule(); err == nil || !strings.Contains(err.Error(), "node older ") {
+		t.Errorf("%v; want an error that names the older node", err)
+	}
 }
 
 // TestFormat2OfAFreshStore: a node of a new store writes format 2 as soon as it has read the
@@ -159,23 +184,20 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	}
 }
 
-// TestFormat1BeforeTheFirstLook: a node that has not read the presences of the other nodes
-// writes format 1.
-func TestFormat1BeforeTheFirstLook(t *testing.T) {
+// TestOpenNeedsPresences: Open fails while the node cannot write its presence, because without it
+// neither this node nor the others know which formats all of them read.
+func TestOpenNeedsPresences(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, func(o *server.Options) {
 		o.Users = []*server.User{
 			{Username: "all", Password: "p"},
-			{Username: "blind", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.clock.node.*"}}}},
+			{Username: "silent", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.clock.node.*"}}}},
 		}
 	})
-	s := open(t, srv.Connect(nats.UserInfo("all", "p")))
-	storetest.Eventually(t, "format 2", writesFormat2(s))
-	blind := open(t, srv.Connect(nats.UserInfo("blind", "p")), func(c *store.Config) { c.Node = "n2" })
-	id := storetest.ID(1)
-	storetest.CreateAll(t, blind, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, s) + 60_000)}})
-	if got := formatOf(t, s, id); got != schemas.RecordFormat1 || blind.RecordFormat() != schemas.RecordFormat1 {
-		t.Errorf("written in format %d", got)
+	open(t, srv.Connect(nats.UserInfo("all", "p")))
+	cfg := store.Config{Node: "n2", Timeout: 2 * time.Second, ReadyWithin: time.Second}
+	if err := opens(t.Context(), srv.Connect(nats.UserInfo("silent", "p")), cfg); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Errorf("open without permission to write the presence: %v; want ErrUnavailable", err)
 	}
 }
 

@@ -68,8 +68,9 @@ const (
 )
 
 // Open opens a store. It makes the streams, buckets and keys that are missing, and checks the
-// existing ones. It waits up to Config.ReadyWithin for JetStream. The caller must call Close, and
-// close the connection itself. Errors: schemas.CodeConfig if the server lacks a required
+// existing ones. It writes this node's presence and reads those of all nodes, so that Levels is
+// right from the first write on. It waits up to Config.ReadyWithin for JetStream. The caller must
+// call Close, and close the connection itself. Errors: schemas.CodeConfig if the server lacks a required
 // feature, or if the store was made with settings that cannot be changed;
 // schemas.CodeStoreFull if there is too little storage; schemas.ErrDamaged or
 // schemas.ErrNewer if the recorded layout cannot be read; schemas.ErrUnavailable.
@@ -107,6 +108,10 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		return nil, err
 	}
 	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.create(ctx, m) }); err != nil {
+		c.Close()
+		return nil, err
+	}
+	if err := s.learn(ctx, cfg.ReadyWithin); err != nil {
 		c.Close()
 		return nil, err
 	}

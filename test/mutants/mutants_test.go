@@ -56,9 +56,10 @@ var planted = []plant{
 	{m("a scan skips a message between pages", "internal/store/shards.go", "jet.Get{Seq: after + 1, Batch: batch", "jet.Get{Seq: after + 2, Batch: batch"), "./internal/store", "TestConformance$"},
 	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 
-	// Far entries.
+	// Format levels and far entries.
 	{m("far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })"), "./internal/store", "TestConformance$/FarTimers"},
 	{m("far entries are written beside an older node", "internal/store/index.go", "ix.levels.Writes() < LevelFarIndex", "false"), "./internal/store", "TestFarEntries"},
+	{m("a store opens before the levels of the live nodes are known", "internal/store/open.go", "err := s.learn(ctx, cfg.ReadyWithin); err != nil", "err := ctx.Err(); err != nil"), "./internal/store", "TestLevelAtOpen"},
 	{m("an older node gets shards with far entries", "internal/store/clock.go", "c.Needs = max(c.Needs, k.needs())", "_ = k.needs()"), "./internal/store", "TestFarEntries"},
 
 	// Settings.
