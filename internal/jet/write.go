@@ -62,22 +62,23 @@ func (c *Writes) PublishAsync(op, subject string, hdr Header, data []byte, done 
 
 // WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
 func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
-	if c.batches == nil {
-		c.conn.pub.send(op, subject, hdr, data, done)
-		return
-	}
-	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
+	c.write(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
 }
 
 // ReplaceAsync is WriteAsync for a write that rolls up, and whose replaced revision a power loss must not take:
 // a batch leaves the roll-up out, and Ack.KeptReplaced tells the caller to remove the revision later
 // (work-around 18, docs/internals/nats-server.md).
 func (c *Writes) ReplaceAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+	c.write(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done, keepReplaced: true})
+}
+
+// write sends a write by itself, or leaves that to the committer.
+func (c *Writes) write(stream string, w write) {
 	if c.batches == nil {
-		c.conn.pub.send(op, subject, hdr, data, done)
+		c.conn.pub.send(w.op, w.subject, w.hdr, w.data, w.done)
 		return
 	}
-	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done, keepReplaced: true})
+	c.batches.send(stream, w)
 }
 
 // Await makes an asynchronous call and waits for its answer.

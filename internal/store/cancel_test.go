@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
@@ -16,11 +15,7 @@ import (
 func TestPeek(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
-	s, err := Open(t.Context(), nc, Config{Node: "n1"}, zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := openNode(t, nc, Config{Node: "n1"})
 	peek := func(id schemas.TimerID) (Timer, error) {
 		got := make(chan Peek, 1)
 		s.PeekAsync(id, func(p Peek) { got <- p })
@@ -61,11 +56,7 @@ func TestPeek(t *testing.T) {
 // also if the stream never had a message.
 func TestAddForgotten(t *testing.T) {
 	t.Parallel()
-	s, err := Open(t.Context(), natstest.Run(t).Connect(), Config{Node: "n1"}, zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := openNode(t, natstest.Run(t).Connect(), Config{Node: "n1"})
 	now := time.Now()
 	past := now.Add(-time.Minute).UnixMilli()
 	if s.AddForgotten(past) {

@@ -22,29 +22,32 @@ func grouped(t *testing.T) *store.Store {
 	return open(t, natstest.Run(t, natstest.SyncAlways).InProcess(), func(c *store.Config) { c.GroupCommit = true })
 }
 
+// groupOf creates n timers that are due in an hour, and returns their writes and revisions.
+func groupOf(t *testing.T, s *store.Store, n int) (writes []store.Write, revs []uint64) {
+	t.Helper()
+	writes = make([]store.Write, n)
+	due := storetest.NowMs(t, s) + 3600_000
+	for i := range writes {
+		writes[i] = store.Write{ID: schemas.NewTimerID("/group", strconv.Itoa(i)), Record: storetest.Pending(due)}
+	}
+	return writes, storetest.CreateAll(t, s, writes)
+}
+
 // TestGroupFindsTheLoser: in batches of hundreds of writes, only writes with a stale revision
 // are refused, and each result has the stored revision.
 func TestGroupFindsTheLoser(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)
 	const n = 3000
-	writes := make([]store.Write, n)
-	now := storetest.NowMs(t, s)
-	for i := range writes {
-		writes[i] = store.Write{ID: schemas.NewTimerID("/group", fmt.Sprint(i)), Record: storetest.Pending(now + 3600_000)}
-	}
-	created := s.Create(t.Context(), writes)
+	writes, created := groupOf(t, s, n)
 	results := make([]store.Result, n)
 	var wg sync.WaitGroup
 	wg.Add(n)
 	loses := func(i int) bool { return i%271 == 7 }
 	for i := range n {
-		if created[i].Err != nil {
-			t.Fatal(created[i].Err)
-		}
 		r := *writes[i].Record
 		r.State, r.Queued = schemas.StateDelivered, false
-		w := store.Write{ID: writes[i].ID, Rev: created[i].Rev, Record: &r}
+		w := store.Write{ID: writes[i].ID, Rev: created[i], Record: &r}
 		if loses(i) {
 			w.Rev--
 		}
@@ -61,7 +64,7 @@ func TestGroupFindsTheLoser(t *testing.T) {
 			t.Fatal(err)
 		case loses(i) && !errors.Is(res.Err, store.ErrRevision):
 			t.Errorf("%d: %v of a write that lost", i, res.Err)
-		case loses(i) && (tm.Rev != created[i].Rev || tm.Record.State != schemas.StatePending):
+		case loses(i) && (tm.Rev != created[i] || tm.Record.State != schemas.StatePending):
 			t.Errorf("%d: a write that lost took effect", i)
 		case !loses(i) && (res.Err != nil || res.Rev != tm.Rev || tm.Record.State != schemas.StateDelivered):
 			t.Errorf("%d: %v, revision %d; stored is %d, %s", i, res.Err, res.Rev, tm.Rev, tm.Record.State)
@@ -139,18 +142,10 @@ func TestGroupClose(t *testing.T) {
 func TestGroupKeepsReplaced(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)
-	const n = 600
-	writes := make([]store.Write, n)
-	now := storetest.NowMs(t, s)
-	for i := range writes {
-		writes[i] = store.Write{ID: schemas.NewTimerID("/kept", strconv.Itoa(i)), Record: storetest.Pending(now + 3600_000)}
-	}
+	writes, created := groupOf(t, s, 600)
 	claimed := map[string]bool{}
 	var wg sync.WaitGroup
-	for i, created := range s.Create(t.Context(), writes) {
-		if created.Err != nil {
-			t.Fatal(created.Err)
-		}
+	for i := range writes {
 		r := *writes[i].Record
 		r.Group = "moved"
 		if i%2 == 0 {
@@ -158,7 +153,7 @@ func TestGroupKeepsReplaced(t *testing.T) {
 			claimed[writes[i].ID.String()] = true
 		}
 		wg.Add(1)
-		s.UpdateAsync(store.Write{ID: writes[i].ID, Rev: created.Rev, Record: &r}, func(res store.Result) {
+		s.UpdateAsync(store.Write{ID: writes[i].ID, Rev: created[i], Record: &r}, func(res store.Result) {
 			if res.Err != nil {
 				t.Error(res.Err)
 			}

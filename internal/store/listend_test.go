@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -74,7 +75,13 @@ func oneShard(t *testing.T) *Store {
 	t.Helper()
 	geometry := schemas.DefaultGeometry()
 	geometry.Shards = 1
-	s, err := Open(t.Context(), natstest.Run(t).Connect(), Config{Node: "n1", Geometry: geometry}, zerolog.Nop())
+	return openNode(t, natstest.Run(t).Connect(), Config{Node: "n1", Geometry: geometry})
+}
+
+// openNode opens a store until the test ends.
+func openNode(t *testing.T, nc *nats.Conn, cfg Config) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), nc, cfg, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rs/zerolog"
-
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -17,11 +15,7 @@ func TestLeave(t *testing.T) {
 	srv := natstest.Run(t)
 	open := func(node string) *Store {
 		t.Helper()
-		s, err := Open(t.Context(), srv.Connect(), Config{Node: node}, zerolog.Nop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
+		s := openNode(t, srv.Connect(), Config{Node: node})
 		if _, err := s.Beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}

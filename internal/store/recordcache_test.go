@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -16,11 +14,7 @@ import (
 func TestCached(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
-	s, err := Open(t.Context(), nc, Config{Node: "n1"}, zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := openNode(t, nc, Config{Node: "n1"})
 	now := time.Now().UnixMilli()
 	later := now + time.Hour.Milliseconds()
 	create := func(i int, due int64) (schemas.TimerID, Timer) {

@@ -113,23 +113,23 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 		return
 	}
 	subject, stream := r.shards.timerSubject(w.ID)
-	if w.Rev != 0 {
-		r.cache.remove(w.ID)
-	}
 	m := r.message(&w)
 	defer m.recycle()
 	const op = "write timer"
-	send, how := r.jet.WriteAsync, byRollUp
-	if w.Rev != 0 {
-		if how = r.gc.removal(&w); how != byDelete {
-			m.RollUp()
-		}
-	}
-	if how == byRollUp {
-		send(stream, op, subject, m.Header, m.data, done)
+	if w.Rev == 0 {
+		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
 		return
 	}
-	if how == byRollUpOrDelete {
+	r.cache.remove(w.ID)
+	send, how := r.jet.WriteAsync, r.gc.removal(&w)
+	if how != byDelete {
+		m.RollUp()
+	}
+	switch how {
+	case byRollUp:
+		send(stream, op, subject, m.Header, m.data, done)
+		return
+	case byRollUpOrDelete:
 		send = r.jet.ReplaceAsync
 	}
 	if !r.gc.rem.reserve() {

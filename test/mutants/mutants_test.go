@@ -40,7 +40,7 @@ var planted = []plant{
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
-	{m("a cancel uses the record that another write of the process has replaced", "internal/store/records.go", "		r.cache.remove(w.ID)", "		_ = r.cache"), "./internal/store", "TestCached"},
+	{m("a cancel uses the record that another write of the process has replaced", "internal/store/records.go", "	r.cache.remove(w.ID)", "	_ = r.cache"), "./internal/store", "TestCached"},
 
 	// TTLs.
 	{m("a cancelled record expires after a second", "router/operations.go", "TTL: o.Retention}", "TTL: time.Minute}"), "./router", "TestManyCancels"},
