@@ -1,6 +1,7 @@
 package jet
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -28,11 +29,7 @@ import (
 // again, until that write is alone and gets its own answer. A write that the client
 // itself refuses is known at once; the committer sends the rest of its batch again.
 //
-// Work-around 18 (docs/internals/nats-server.md). When the server commits a batch, it rewrites older blocks of the
-// stream, without what was removed from them, before it syncs the block with the new messages. If the power
-// fails between the two, both revisions of a key that the batch replaced with a roll-up may be gone. A write by
-// itself is synced before the server removes the revision that it replaces. So a batch leaves out the roll-ups of
-// Writes.ReplaceAsync.
+// Before a batch with roll-ups, the committer writes their journal (work-around 18); see Journal.
 const (
 	maxSingles = 12
 	minBatch   = 16
@@ -61,8 +58,6 @@ type write struct {
 	hdr         nats.Header
 	data        []byte
 	done        func(Ack, error)
-	// keepReplaced says that a batch leaves out the roll-up.
-	keepReplaced bool
 }
 
 // streamWrites are the writes of one stream.
@@ -70,21 +65,36 @@ type streamWrites struct {
 	queue   []write
 	halves  [][]write // parts of refused batches, which go first
 	singles int       // in flight
-	batch   bool      // a batch is in flight
+	batch   bool      // a batch is in flight, or its journal is
+	ready   *batch    // the batch whose journal is stored: it goes next
+	journal string    // the subject of the journals, "" if no write of the stream rolls up
+	// restored is the number of reconnects after which the stream's records were restored.
+	restored uint64
 	// sending says that a write has left the queue and is not sent yet: no other write
 	// may overtake it.
 	sending bool
 }
 
+// batch is a batch on its way.
+type batch struct {
+	id     string // unique among all clients, as the inbox in it is
+	q      *streamWrites
+	writes []write
+	late   *time.Timer
+	leave  func() // lets other streams go; called once or more
+}
+
 // committer commits the writes of several streams, by themselves or in batches.
 type committer struct {
-	pub     *publisher
-	permits chan struct{} // bounds the writes that wait or are in flight
-	wake    chan struct{}
-	stop    chan struct{}
-	once    sync.Once
-	stopped sync.WaitGroup
-	serial  atomic.Uint64
+	pub        *publisher
+	journalOf  func(stream string) (subject string)
+	maxJournal int           // bytes
+	permits    chan struct{} // bounds the writes that wait or are in flight
+	wake       chan struct{}
+	stop       chan struct{}
+	once       sync.Once
+	stopped    sync.WaitGroup
+	serial     atomic.Uint64
 
 	mu      sync.Mutex
 	by      map[string]*streamWrites
@@ -95,9 +105,9 @@ type committer struct {
 	closed  bool
 }
 
-func newCommitter(pub *publisher, window int) *committer {
+func newCommitter(pub *publisher, window int, j Journals) *committer {
 	c := &committer{
-		pub: pub, permits: make(chan struct{}, window), wake: make(chan struct{}, 1),
+		pub: pub, journalOf: j.Subject, maxJournal: j.MaxBytes - journalFrame, permits: make(chan struct{}, window), wake: make(chan struct{}, 1),
 		stop: make(chan struct{}), by: map[string]*streamWrites{},
 	}
 	c.stopped.Go(c.run)
@@ -108,7 +118,7 @@ func newCommitter(pub *publisher, window int) *committer {
 func (c *committer) of(stream string) *streamWrites {
 	q := c.by[stream]
 	if q == nil {
-		q = &streamWrites{}
+		q = &streamWrites{journal: c.journalOf(stream)}
 		c.by[stream], c.all = q, append(c.all, q)
 	}
 	return q
@@ -122,8 +132,11 @@ func (c *committer) close() {
 	c.closed = true
 	var rest []write
 	for _, q := range c.all {
+		if q.ready != nil {
+			rest = append(rest, q.ready.writes...)
+		}
 		rest = append(append(rest, flatten(q.halves)...), q.queue...)
-		q.queue, q.halves = nil, nil
+		q.queue, q.halves, q.ready = nil, nil, nil
 	}
 	c.mu.Unlock()
 	c.fail(rest, nats.ErrConnectionClosed)
@@ -182,8 +195,29 @@ func (c *committer) fail(ws []write, err error) {
 	}
 }
 
+// mayWrite returns an error if the connection was lost and the records of a stream are not restored yet. A write would
+// hide where the stream ended; see Journal.BatchStored.
+func (c *committer) mayWrite(q *streamWrites) error {
+	if q.journal == "" {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pub.reconnects() != q.restored {
+		return nats.ErrDisconnected
+	}
+	return nil
+}
+
+// setRestored allows the writes of a stream until the connection is lost for the next time.
+func (c *committer) setRestored(stream string, reconnects uint64) {
+	c.mu.Lock()
+	c.of(stream).restored = reconnects
+	c.mu.Unlock()
+}
+
 func (c *committer) single(q *streamWrites, w write) {
-	c.pub.send(w.op, w.subject, w.hdr, w.data, func(a Ack, err error) {
+	done := func(a Ack, err error) {
 		<-c.permits
 		c.mu.Lock()
 		q.singles--
@@ -191,7 +225,12 @@ func (c *committer) single(q *streamWrites, w write) {
 		c.mu.Unlock()
 		c.signal()
 		w.done(a, err)
-	})
+	}
+	if err := c.mayWrite(q); err != nil {
+		done(Ack{}, c.pub.mapErr.wrap(w.op, err))
+		return
+	}
+	c.pub.send(w.op, w.subject, w.hdr, w.data, done)
 }
 
 func (c *committer) signal() {
@@ -222,6 +261,12 @@ func (c *committer) step() bool {
 	for range c.all {
 		q := c.all[c.turn]
 		c.turn = (c.turn + 1) % len(c.all)
+		if b := q.ready; b != nil {
+			q.ready = nil
+			c.mu.Unlock()
+			c.commit(b)
+			return true
+		}
 		next := c.next(q)
 		if len(next) == 0 {
 			continue
@@ -230,7 +275,7 @@ func (c *committer) step() bool {
 			q.batch = true
 			c.batches++
 			c.mu.Unlock()
-			c.commit(q, next)
+			c.begin(q, next)
 			return true
 		}
 		q.singles += len(next)
@@ -267,7 +312,12 @@ func (c *committer) next(q *streamWrites) []write {
 		if !c.batchMay(len(q.queue)) {
 			return nil
 		}
-		return q.take(min(len(q.queue), MaxBatch))
+		if n := c.fitting(q.queue); n >= minBatch {
+			return q.take(n)
+		}
+		if c.singleMay(q) {
+			return q.take(1)
+		}
 	case len(q.queue) > 0 && c.singleMay(q):
 		return q.take(1)
 	}
@@ -288,42 +338,95 @@ func (q *streamWrites) take(n int) []write {
 	return next
 }
 
-// commit sends a batch. The server answers its last message only.
-func (c *committer) commit(q *streamWrites, ws []write) {
+// fitting returns how many of the first writes fit into one batch and its journal.
+func (c *committer) fitting(queue []write) int {
+	n, size := 0, 0
+	for n < min(len(queue), MaxBatch) {
+		if size += queue[n].size(); size > c.maxJournal {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// begin sends the journal of a batch, or the batch itself if it needs none.
+func (c *committer) begin(q *streamWrites, ws []write) {
 	// A batch without an answer keeps other streams waiting for batchPatience only.
-	leave := sync.OnceFunc(func() {
+	b := &batch{q: q, writes: ws, id: c.pub.prefix + strconv.FormatUint(c.serial.Add(1), 36), leave: sync.OnceFunc(func() {
 		c.mu.Lock()
 		c.batches--
 		c.mu.Unlock()
-	})
-	late := time.AfterFunc(batchPatience, func() {
-		leave()
+	})}
+	b.late = time.AfterFunc(batchPatience, func() {
+		b.leave()
 		c.signal()
 	})
-	end := func() {
-		late.Stop()
-		leave()
-		c.signal()
+	if err := c.mayWrite(q); err != nil {
+		c.finish(b, nil)
+		c.fail(ws, err)
+		return
 	}
-	// Unique among all clients, as the inbox is.
-	id := c.pub.prefix + strconv.FormatUint(c.serial.Add(1), 36)
+	var journal []byte
+	if q.journal != "" {
+		journal = journalOf(b.id, ws)
+	}
+	if journal == nil {
+		c.commit(b)
+		return
+	}
+	c.pub.send("write the journal of a batch", q.journal, nil, journal, func(a Ack, err error) { c.journaled(b, a, err) })
+}
+
+// journaled has a batch sent once its journal is stored. If the server or the client refuses the journal, for example
+// because the stream is full, the writes of the batch go by themselves.
+func (c *committer) journaled(b *batch, a Ack, err error) {
+	c.mu.Lock()
+	if err == nil && !c.closed {
+		b.q.ready = b
+		c.mu.Unlock()
+		c.signal()
+		return
+	}
+	c.mu.Unlock()
+	refused := a.refused != nil || Permanent(err)
+	var again [][]write
+	if refused {
+		again = slices.Collect(slices.Chunk(b.writes, minBatch-1))
+	}
+	switch goOn := c.finish(b, again); {
+	case refused && goOn:
+	case refused || err == nil:
+		c.fail(b.writes, nats.ErrConnectionClosed)
+	default:
+		c.fail(b.writes, err)
+	}
+}
+
+// commit sends a batch. The server answers its last message only.
+func (c *committer) commit(b *batch) {
+	ws := b.writes
+	if err := c.mayWrite(b.q); err != nil {
+		c.finish(b, nil)
+		c.fail(ws, err)
+		return
+	}
 	last := len(ws) - 1
 	for i, w := range ws[:last] {
-		if err := c.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(&w, id, i+1, false), Data: w.data}); err != nil {
+		if err := c.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(&w, b.id, i+1, false), Data: w.data}); err != nil {
 			// Nothing is committed without the last message.
 			if Permanent(c.pub.mapErr.wrap(w.op, err)) {
-				c.without(q, ws, i, err, end)
+				c.without(b, i, err)
 				return
 			}
-			c.finish(q, nil)
-			end()
+			c.finish(b, nil)
 			c.fail(ws, err)
 			return
 		}
 	}
 	w := ws[last]
-	c.pub.send(w.op, w.subject, batchHeader(&w, id, last+1, true), w.data, func(a Ack, err error) {
-		c.committed(q, ws, a, err, end)
+	c.pub.send(w.op, w.subject, batchHeader(&w, b.id, last+1, true), w.data, func(a Ack, err error) {
+		c.committed(b, a, err)
 	})
 }
 
@@ -331,9 +434,6 @@ func batchHeader(w *write, id string, seq int, commit bool) nats.Header {
 	out := make(nats.Header, len(w.hdr)+3)
 	for k, v := range w.hdr {
 		out[k] = v
-	}
-	if w.keepReplaced {
-		delete(out, headerRollup)
 	}
 	out[batchIDHeader] = []string{id}
 	out[batchSeqHeader] = []string{strconv.Itoa(seq)}
@@ -345,54 +445,55 @@ func batchHeader(w *write, id string, seq int, commit bool) nats.Header {
 
 // finish ends a batch. The parts in again go before all other writes of the stream; finish
 // returns false if they will not be sent.
-func (c *committer) finish(q *streamWrites, again [][]write) bool {
+func (c *committer) finish(b *batch, again [][]write) bool {
+	b.late.Stop()
+	b.leave()
+	defer c.signal()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q.batch = false
+	b.q.batch = false
 	if c.closed {
 		return false
 	}
 	if len(again) > 0 {
-		q.halves = append(again, q.halves...)
+		b.q.halves = append(again, b.q.halves...)
 	}
 	return true
 }
 
 // without sends a batch again without the write that the client refuses for good, and
 // fails that write.
-func (c *committer) without(q *streamWrites, ws []write, refused int, err error, end func()) {
+func (c *committer) without(b *batch, refused int, err error) {
+	ws := b.writes
 	var rest [][]write
 	for _, part := range [][]write{ws[:refused:refused], ws[refused+1:]} {
 		if len(part) > 0 {
 			rest = append(rest, part)
 		}
 	}
-	again := c.finish(q, rest)
-	end()
+	again := c.finish(b, rest)
 	c.fail(ws[refused:refused+1], err)
 	if !again {
 		c.fail(flatten(rest), nats.ErrConnectionClosed)
 	}
 }
 
-func (c *committer) committed(q *streamWrites, ws []write, a Ack, err error, end func()) {
+func (c *committer) committed(b *batch, a Ack, err error) {
+	ws := b.writes
 	n := len(ws)
 	if a.refused == nil && Permanent(err) {
 		// The client refuses the last write; the server has not answered.
-		c.without(q, ws, n-1, err, end)
+		c.without(b, n-1, err)
 		return
 	}
 	if err != nil && a.refused != nil {
 		// The server refuses the batch as a whole.
-		again := c.finish(q, [][]write{ws[: n/2 : n/2], ws[n/2:]})
-		end()
-		if !again {
+		if !c.finish(b, [][]write{ws[: n/2 : n/2], ws[n/2:]}) {
 			c.fail(ws, nats.ErrConnectionClosed)
 		}
 		return
 	}
-	c.finish(q, nil)
-	end()
+	c.finish(b, nil)
 	for i, w := range ws {
 		<-c.permits
 		if err != nil {
@@ -400,6 +501,6 @@ func (c *committer) committed(q *streamWrites, ws []write, a Ack, err error, end
 			continue
 		}
 		// The sequences of a batch are consecutive.
-		w.done(Ack{Seq: a.Seq - uint64(n-1-i), KeptReplaced: w.keepReplaced}, nil)
+		w.done(Ack{Seq: a.Seq - uint64(n-1-i)}, nil)
 	}
 }

@@ -61,9 +61,6 @@ type Ack struct {
 	Seq uint64
 	// Duplicate says that the stream had a message of the same id already.
 	Duplicate bool
-	// KeptReplaced says that the write has a roll-up, which a batch left out (see Writes.ReplaceAsync): the
-	// revision that it replaced still exists.
-	KeptReplaced bool
 	// refused is JetStream's error, which comes in place of an acknowledgement.
 	refused *jetstream.APIError
 }
@@ -247,6 +244,9 @@ func (p *publisher) watch() {
 		}
 	}
 }
+
+// reconnects returns how often the connection was established again.
+func (p *publisher) reconnects() uint64 { return p.nc.Stats().Reconnects }
 
 // onBreak is Client.OnBreak.
 func (p *publisher) onBreak(f func()) (forget func(), ok bool) {

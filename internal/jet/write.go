@@ -38,9 +38,30 @@ type Writes struct {
 	reads   *Reads
 }
 
+// Journals says where the journals of batches go; see Journal.
+type Journals struct {
+	// Subject returns the subject of a stream's journals, which that stream must capture; "" for a stream whose
+	// batches do not roll up.
+	Subject func(stream string) string
+	// MaxBytes bounds a journal. A batch has no more writes than fit into its journal.
+	MaxBytes int
+}
+
 // CommitInBatches makes WriteAsync gather writes from now on; see committer. The server
 // must have atomic batches; see ServerInfo. It must be called before the first write.
-func (c *Writes) CommitInBatches() { c.batches = newCommitter(c.conn.pub, c.window) }
+func (c *Writes) CommitInBatches(j Journals) { c.batches = newCommitter(c.conn.pub, c.window, j) }
+
+// Reconnects returns how often the connection was established again.
+func (c *Writes) Reconnects() uint64 { return c.conn.pub.reconnects() }
+
+// SetRestored says that the records that a power loss may have taken from a stream with journals are restored, as of a
+// number of reconnects. WriteAsync sends no write to such a stream after the next reconnect until it is called again:
+// the writes fail with ErrUnavailable.
+func (c *Writes) SetRestored(stream string, reconnects uint64) {
+	if c.batches != nil {
+		c.batches.setRestored(stream, reconnects)
+	}
+}
 
 // InBatches reports whether WriteAsync gathers writes.
 func (c *Writes) InBatches() bool { return c.batches != nil }
@@ -60,25 +81,19 @@ func (c *Writes) PublishAsync(op, subject string, hdr Header, data []byte, done 
 	c.conn.pub.send(op, subject, hdr, data, done)
 }
 
+// CreateAsync is PublishAsync for a key that must not exist: done gets ErrWrongRevision if it does. A ttl of 0 means no
+// expiry.
+func (c *Writes) CreateAsync(op, subject string, data []byte, ttl time.Duration, done func(Ack, error)) {
+	c.conn.pub.send(op, subject, casHeader(0, ttl), data, done)
+}
+
 // WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
 func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
-	c.write(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
-}
-
-// ReplaceAsync is WriteAsync for a write that rolls up, and whose replaced revision a power loss must not take:
-// a batch leaves the roll-up out, and Ack.KeptReplaced tells the caller to remove the revision later
-// (work-around 18, docs/internals/nats-server.md).
-func (c *Writes) ReplaceAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
-	c.write(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done, keepReplaced: true})
-}
-
-// write sends a write by itself, or leaves that to the committer.
-func (c *Writes) write(stream string, w write) {
 	if c.batches == nil {
-		c.conn.pub.send(w.op, w.subject, w.hdr, w.data, w.done)
+		c.conn.pub.send(op, subject, hdr, data, done)
 		return
 	}
-	c.batches.send(stream, w)
+	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
 }
 
 // Await makes an asynchronous call and waits for its answer.

@@ -27,6 +27,7 @@
 //	               far.<hour>.<a>.<b>.<c>.<d>   an index entry of timers that are due in that hour, with
 //	                                            their ticks; far.<hour> is the hour's mark (far.go)
 //	               meta                         one key that always exists; see LoadTicks
+//	               journal                      the records of the last batches (journal.go)
 //
 // The buckets of timers allow per-message TTLs and direct gets, and discard new: a
 // full bucket refuses writes. New timers are refused earlier, so that a part of the
@@ -71,6 +72,7 @@
 //	                                                        count.go tail.go cancel.go
 //	Loader         reads the records of due ticks           load.go loaddamaged.go far.go scheduler
 //	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
+//	journals       restore records after a power loss       journal.go                    Open
 //	admission      refuses new timers in a full shard       room.go                       inside
 //	recordCache    the last records created here            recordcache.go                inside
 //	Records        writes records                           records.go message.go         all three

@@ -73,3 +73,14 @@ func (s *Store) FarInMemory(shard int, tick int64) bool {
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(f.kept[shard], func(e *farEntries) bool { return e.as.Period == s.farPeriod(tick) })
 }
+
+// RemoveOldJournals returns a function that removes the journals that were the newest ones when it was called before.
+func (s *Store) RemoveOldJournals() func(context.Context) {
+	newest := make([]uint64, len(s.subjects))
+	return func(ctx context.Context) { s.journals.removeOld(ctx, newest) }
+}
+
+// RestoreShard restores what a power loss took from a shard.
+func (s *Store) RestoreShard(ctx context.Context, shard int) error {
+	return s.journals.restoreShard(ctx, shard)
+}

@@ -4,17 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
-	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -134,68 +130,5 @@ func TestGroupClose(t *testing.T) {
 		if answered[i].Load() != 1 {
 			t.Fatalf("%d was answered %d times", i, answered[i].Load())
 		}
-	}
-}
-
-// TestGroupKeepsReplaced: a batch does not remove with the write itself what a power loss during the batch
-// would take: the record of a timer that waits. It is deleted later. What a claim replaces is removed at once.
-func TestGroupKeepsReplaced(t *testing.T) {
-	t.Parallel()
-	s := grouped(t)
-	writes, created := groupOf(t, s, 600)
-	claimed := map[string]bool{}
-	var wg sync.WaitGroup
-	for i := range writes {
-		r := *writes[i].Record
-		r.Group = "moved"
-		if i%2 == 0 {
-			r.State, r.Queued = schemas.StateDelivered, false
-			claimed[writes[i].ID.String()] = true
-		}
-		wg.Add(1)
-		s.UpdateAsync(store.Write{ID: writes[i].ID, Rev: created[i], Record: &r}, func(res store.Result) {
-			if res.Err != nil {
-				t.Error(res.Err)
-			}
-			wg.Done()
-		})
-	}
-	wg.Wait()
-	inBatches := map[bool]int{}
-	for shard := range s.Geometry().Shards {
-		stream, err := s.JetStream().Stream(t.Context(), "KV_"+schemas.BucketTimers(shard))
-		if err != nil {
-			t.Fatal(err)
-		}
-		filter := "$KV." + schemas.BucketTimers(shard) + ".timer.>"
-		waittest.Until(t, "one revision a timer is left", func() bool {
-			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(filter))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, revisions := range info.State.Subjects {
-				if revisions != 1 {
-					return false
-				}
-			}
-			for subject := range info.State.Subjects {
-				m, err := stream.GetLastMsgForSubject(t.Context(), subject)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if m.Header.Get("Nats-Batch-Id") == "" {
-					continue
-				}
-				claim := claimed[subject[strings.LastIndexByte(subject, '.')+1:]]
-				inBatches[claim]++
-				if rolledUp := m.Header.Get(jetstream.MsgRollup) != ""; rolledUp != claim {
-					t.Errorf("%s, a claim: %t, rolls up in a batch: %t", subject, claim, rolledUp)
-				}
-			}
-			return true
-		})
-	}
-	if inBatches[true] == 0 || inBatches[false] == 0 {
-		t.Errorf("updates in batches: %d claims, %d others", inBatches[true], inBatches[false])
 	}
 }

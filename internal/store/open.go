@@ -46,12 +46,13 @@ type Store struct {
 	DamageReports
 	Health
 
+	journals   *journals
 	background *jet.Background
 }
 
 // shardSubjects names the stream of a shard and the prefixes of its keys.
 type shardSubjects struct {
-	stream, timer, slot, far, meta string
+	stream, timer, slot, far, meta, journal string
 }
 
 const (
@@ -115,8 +116,16 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.Close()
 		return nil, err
 	}
+	s.journals = &journals{jet: c, shards: s.Shards, log: log}
 	if cfg.GroupCommit && m.configs.atomic {
-		c.CommitInBatches()
+		c.CommitInBatches(s.journals.settings(min(c.MaxPayload(), int64(cfg.MaxPayload))))
+	}
+	if cfg.Replicas <= 1 || c.InBatches() {
+		if err := waitUntilReady(ctx, cfg.ReadyWithin, s.journals.restore); err != nil {
+			c.Close()
+			return nil, err
+		}
+		s.background.Run(s.journals.run)
 	}
 	s.openRecords()
 	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, calendars.Run, s.Flows.run} {

@@ -121,24 +121,18 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 		return
 	}
 	r.cache.remove(w.ID)
-	send, how := r.jet.WriteAsync, r.gc.removal(&w)
-	if how != byDelete {
+	if r.gc.rollsUp(&w) {
 		m.RollUp()
-	}
-	switch how {
-	case byRollUp:
-		send(stream, op, subject, m.Header, m.data, done)
+		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
 		return
-	case byRollUpOrDelete:
-		send = r.jet.ReplaceAsync
 	}
 	if !r.gc.rem.reserve() {
 		done(jet.Ack{}, r.jet.ClosedError(op))
 		return
 	}
 	replaced := w.Rev
-	send(stream, op, subject, m.Header, m.data, func(a jet.Ack, err error) {
-		if err == nil && (how == byDelete || a.KeptReplaced) {
+	r.jet.WriteAsync(stream, op, subject, m.Header, m.data, func(a jet.Ack, err error) {
+		if err == nil {
 			r.gc.rem.put(superseded{stream: stream, seq: replaced})
 		} else {
 			r.gc.rem.release()

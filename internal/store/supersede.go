@@ -35,10 +35,6 @@ import (
 // A write also rolls up where that is cheap: if the timer was added less than nearAge ago, and
 // in warm shards (see warmth). All other writes delete.
 //
-// In an atomic batch only two kinds of records roll up (work-around 18): final ones, and those of claimed one-shot
-// timers. The others would be lost for good, above all schedules: their roll-up is left out if a batch commits
-// them, and a delete follows. For claims and final records that would cost a burst two fsyncs a timer.
-//
 // A process that dies between a write and its delete leaves the older revision behind. So
 // does a server that dies between a write and its roll-up. See leftover.go.
 const (
@@ -47,7 +43,7 @@ const (
 	// shortTTL is the TTL below which a revision is written with a roll-up. It must be longer
 	// than the restart of a node, which removes leftovers.
 	shortTTL = 10 * time.Minute
-	// history is the limit of revisions of a key in a bucket of timers. Only the marks of far entries reach it.
+	// history is the limit of revisions of a key in a bucket of timers. Only marks of far entries and journals reach it.
 	history = 16
 	// removals bounds the deletes in flight. It must stay far below 10,000 requests, at which
 	// JetStream drops its whole queue (work-around 9).
@@ -91,26 +87,6 @@ func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, repl
 		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
 		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1),
 	}
-}
-
-// removal is the way in which the revision that a write replaces is removed.
-type removal int
-
-const (
-	byDelete         removal = iota // by the remover, after the write
-	byRollUp                        // by the write itself
-	byRollUpOrDelete                // by the write itself or, if a batch commits it, by the remover
-)
-
-// removal returns how to remove the revision that w replaces.
-func (g *revisionGC) removal(w *Write) removal {
-	switch {
-	case !g.rollsUp(w):
-		return byDelete
-	case !g.jet.InBatches(), w.Record.State.Final(), w.Record.State == schemas.StateDelivered:
-		return byRollUp
-	}
-	return byRollUpOrDelete
 }
 
 // rollsUp reports whether w removes the revision that it replaces with a roll-up.

@@ -56,6 +56,13 @@ var planted = []plant{
 	{m("a scan skips a message between pages", "internal/store/shards.go", "jet.Get{Seq: after + 1, Batch: batch", "jet.Get{Seq: after + 2, Batch: batch"), "./internal/store", "TestConformance$"},
 	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 
+	// Journals of batches.
+	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
+	{m("a batch that was stored is restored", "internal/jet/journal.go", "return last >= seq+uint64(others)+uint64(j.Writes)", "return false"), "./internal/store", "TestRestore$"},
+	{m("the batch before a writer's last one is restored", "internal/store/journal.go", "if handled[journal.Writer()] {", "if false {"), "./internal/store", "TestRestore$"},
+	{m("messages of other writers pass for those of the batch", "internal/store/journal.go", "if !journal.IsOf(after) {", "if after == nil {"), "./internal/store", "TestRestore$"},
+	{m("a store writes to a shard before its records are restored", "internal/jet/batch.go", "if c.pub.reconnects() != q.restored {", "if false {"), "./internal/store", "TestRestoreBeforeWrites"},
+
 	// Format levels and far entries.
 	{m("far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })"), "./internal/store", "TestConformance$/FarTimers"},
 	{m("far entries are written beside an older node", "internal/store/index.go", "ix.levels.Writes() < LevelFarIndex", "false"), "./internal/store", "TestFarEntries"},

@@ -246,6 +246,7 @@ func (t *traced) renameat(a []uint64) *call {
 			t.missing("a rename", from)
 		case from.folder != to.folder || from.name != to.name:
 			t.disk.rename(from.folder, from.name, to.folder, to.name)
+			t.replaced(to.path)
 		}
 	}}
 }

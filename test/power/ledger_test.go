@@ -166,14 +166,15 @@ func (l *ledger) publish(ctx context.Context, c *belfry.Client) (wait func()) {
 	return func() { l.settle(m, p.Wait(ctx), func() { m.added = yes }, func() {}) }
 }
 
-// work makes calls until ctx ends: one after another, or many at once, so that the node
+// work makes calls until ctx ends, or the connection has broken: one after another, or many at once, so that the node
 // commits them in groups.
 func (l *ledger) work(ctx context.Context, c *belfry.Client, workers, burst int) {
+	going := func() bool { return ctx.Err() == nil && c.Conn().IsConnected() }
 	var all sync.WaitGroup
 	defer all.Wait()
 	for range workers {
 		all.Go(func() {
-			for ctx.Err() == nil {
+			for going() {
 				l.step(ctx, c)
 			}
 		})
@@ -185,7 +186,7 @@ func (l *ledger) work(ctx context.Context, c *belfry.Client, workers, burst int)
 		return
 	}
 	all.Go(func() {
-		for ctx.Err() == nil {
+		for going() {
 			waits := make([]func(), burst)
 			for i := range waits {
 				waits[i] = l.publish(ctx, c)

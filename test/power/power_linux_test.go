@@ -78,7 +78,13 @@ type scene struct {
 	settled  bool // the folder existed before and was synced
 	broken   func(path string) bool
 	maxStops int64
+	// rewrites, if not 0, is the largest number of rewritten block files of shards before a power loss, which then
+	// occurs within afterRewrite stops.
+	rewrites int64
 }
+
+// afterRewrite is roughly the number of stops in which nats-server makes a rewritten block and the newest one durable.
+const afterRewrite = 16
 
 func (s scene) String() string {
 	return fmt.Sprintf("seed %d: profile %s, %s, %d clients, bursts of %d, data to %d bytes, %d shards", s.seed, s.profile, s.how, s.workers, s.burst, s.pad, s.shards)
@@ -112,6 +118,23 @@ func TestPowerLossSafe(t *testing.T) {
 			}
 			if t.Failed() {
 				t.Logf("to repeat it, as far as the order of calls allows: BELFRY_POWER_SEED=%d BELFRY_POWER_ROUNDS=1 go test -run 'TestPowerLossSafe' -count=1 -v ./test/power", s.seed)
+			}
+		})
+	}
+}
+
+// TestPowerLossInCommit is TestPowerLossSafe for the moments at which nats-server, as it commits a batch, has
+// rewritten an older block and not yet synced the newest one.
+func TestPowerLossInCommit(t *testing.T) {
+	t.Parallel()
+	sd := seed(t)
+	for n := range rounds(t) {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(sd+uint64(n), 4))
+			s := scene{seed: sd + uint64(n), profile: "safe", how: loss((sd + uint64(n)) % 2), losses: 2, pad: 16_000, shards: 1, workers: 8, burst: 500, rewrites: 3}
+			for _, f := range run(t, s, rng).faults {
+				t.Error(f)
 			}
 		})
 	}
@@ -247,7 +270,7 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	if again && rng.IntN(3) == 0 {
 		n.arm(1 + rng.Int64N(startStops))
 	}
-	stops := 1 + rng.Int64N(s.maxStops)
+	stops := 1 + rng.Int64N(max(s.maxStops, 1))
 	if ready(t.Context(), n, web) {
 		late.Reset(lifeBound)
 		c, err := belfry.Connect(t.Context(), "nats://"+listen, nats.NoReconnect())
@@ -260,7 +283,11 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 			if err := serveCallbacks(c.Conn()); err != nil {
 				t.Logf("callbacks are not answered: %v", err) // the node was just killed
 			}
-			n.arm(stops)
+			if s.rewrites > 0 {
+				n.armAtRewrite(1+rng.Int64N(s.rewrites), 1+rng.Int64N(afterRewrite))
+			} else {
+				n.arm(stops)
+			}
 			l.work(ctx, c, s.workers, s.burst)
 			cancel()
 			c.Close()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -28,9 +29,12 @@ type traced struct {
 	files map[int]*opened // by descriptor
 	begun map[int]*call   // by thread
 
-	left   atomic.Int64 // stops until the program is killed; 0 for not drawn yet
-	killed atomic.Bool
-	seen   atomic.Int64 // stops at calls below root
+	left atomic.Int64 // stops until the program is killed; 0 for not drawn yet
+	// rewrites is the number of block files of shards to replace until the program is killed, after stops more stops;
+	// 0 for none.
+	rewrites, stops atomic.Int64
+	killed          atomic.Bool
+	seen            atomic.Int64 // stops at calls below root
 
 	done     chan struct{}
 	problems []string
@@ -112,6 +116,20 @@ func (t *traced) start(self string, argv, env []string, log *os.File) error {
 
 // arm makes the tracer kill the program at the n-th stop from now.
 func (t *traced) arm(n int64) { t.left.Store(max(n, 1)) }
+
+// armAtRewrite makes the tracer kill the program at the stops-th stop after it has replaced the n-th block file of a
+// shard from now.
+func (t *traced) armAtRewrite(n, stops int64) {
+	t.stops.Store(max(stops, 1))
+	t.rewrites.Store(max(n, 1))
+}
+
+// replaced counts the block files of shards that the program has replaced.
+func (t *traced) replaced(path string) {
+	if strings.Contains(path, "/KV_timers_") && strings.HasSuffix(path, ".blk") && t.rewrites.Load() > 0 && t.rewrites.Add(-1) == 0 {
+		t.arm(t.stops.Load())
+	}
+}
 
 // kill ends the program at any point, and waits for its end.
 func (t *traced) kill() {

@@ -1,0 +1,150 @@
+package jet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Work-around 18 (docs/internals/nats-server.md). When the server commits a batch, it rewrites older blocks of the
+// stream, without the revisions that the batch rolled up, before it syncs the block with the new ones. If the power
+// fails between the two, a key of the batch may have lost both. Therefore the committer first writes the batch's
+// roll-ups into one message, the batch's journal, and waits until that is synced. A program that opens the stream after a
+// power loss writes the lost keys again, from the journal (package store).
+//
+// A power loss may have taken messages of a batch only if
+//   - its journal is the last one of its writer, which has at most one batch in flight in a stream, and
+//   - fewer sequences follow the journal than the batch has writes, apart from messages that are not of this batch.
+//
+// So a journal is not used once its batch was stored, whatever was removed since. It is not used either, and the records
+// are not restored, in one case: another writer stored messages between the journal and the batch, and as many of
+// these as the batch has writes have already been removed again.
+
+// Journal is the content of a batch's journal.
+type Journal struct {
+	// Batch is the id of the batch.
+	Batch string
+	// Writes is the number of writes in the batch, with and without a roll-up.
+	Writes int
+	// RolledUp are the writes of the batch that roll up, in its order.
+	RolledUp []JournalWrite
+}
+
+// Writer returns the part of the batch's id that is unique to the connection which committed it.
+func (j *Journal) Writer() string { return j.Batch[:strings.LastIndexByte(j.Batch, '.')+1] }
+
+// IsOf reports whether a message was committed by the batch.
+func (j *Journal) IsOf(m *Msg) bool { return m.Header.Get(batchIDHeader) == j.Batch }
+
+// BatchStored reports whether the whole batch may have been stored. seq is the journal's sequence, last the last one of
+// the stream, and others the number of messages between them that are not of the batch.
+func (j *Journal) BatchStored(seq, last uint64, others int) bool {
+	return last >= seq+uint64(others)+uint64(j.Writes)
+}
+
+// JournalWrite is a write that rolls up.
+type JournalWrite struct {
+	Subject string
+	// TTL is the life of the message; 0 if it does not expire.
+	TTL  time.Duration
+	Data []byte
+}
+
+// Reached reports whether a stream whose last sequence is last contains as many messages after the journal, at
+// sequence seq, as its batch has.
+func (j *Journal) Reached(seq, last uint64) bool { return last >= seq+uint64(j.Writes) }
+
+const (
+	journalFormat = 1
+	// journalFrame is the greatest size of a journal without its writes, journalEntry of a write without subject and data.
+	journalFrame = 256
+	journalEntry = 3 * binary.MaxVarintLen64
+)
+
+// size is a bound of the bytes that a write takes in a journal.
+func (w *write) size() int {
+	if !w.rollsUp() {
+		return 0
+	}
+	return journalEntry + len(w.subject) + len(w.data)
+}
+
+func (w *write) rollsUp() bool { return len(w.hdr[headerRollup]) > 0 }
+
+// journalOf returns the journal of a batch, encoded; nil if none of its writes rolls up.
+func journalOf(batch string, ws []write) []byte {
+	size := 0
+	for i := range ws {
+		size += ws[i].size()
+	}
+	if size == 0 {
+		return nil
+	}
+	b := append(make([]byte, 0, journalFrame+size), journalFormat)
+	b = appendField(b, batch)
+	b = binary.AppendUvarint(b, uint64(len(ws)))
+	for i := range ws {
+		if w := &ws[i]; w.rollsUp() {
+			ttl, _ := time.ParseDuration(w.hdr.Get(headerTTL)) // none: 0
+			b = appendField(b, w.subject)
+			b = binary.AppendUvarint(b, uint64(ttl/time.Second))
+			b = appendField(b, w.data)
+		}
+	}
+	return b
+}
+
+func appendField[T string | []byte](b []byte, field T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
+}
+
+// errJournal is the error of a message that is not a journal.
+var errJournal = errors.New("not a journal of a batch")
+
+// maxTTL bounds the TTL of a write in a journal, so that it fits into a time.Duration.
+const maxTTL = uint64(1<<63-1) / uint64(time.Second)
+
+// ParseJournal decodes a journal. RolledUp refers to b.
+func ParseJournal(b []byte) (*Journal, error) {
+	if len(b) == 0 || b[0] != journalFormat {
+		return nil, fmt.Errorf("%w: format %.1x", errJournal, b)
+	}
+	r := fields{rest: b[1:]}
+	j := &Journal{Batch: string(r.bytes()), Writes: int(r.number(MaxBatch))}
+	for len(r.rest) > 0 && !r.bad {
+		j.RolledUp = append(j.RolledUp, JournalWrite{Subject: string(r.bytes()), TTL: time.Duration(r.number(maxTTL)) * time.Second, Data: r.bytes()})
+	}
+	if r.bad || len(j.RolledUp) > j.Writes {
+		return nil, errJournal
+	}
+	return j, nil
+}
+
+// fields reads the fields of a journal. bad is set once a field is incomplete or out of range.
+type fields struct {
+	rest []byte
+	bad  bool
+}
+
+func (r *fields) number(most uint64) uint64 {
+	n, size := binary.Uvarint(r.rest)
+	if size <= 0 || n > most {
+		r.rest, r.bad = nil, true
+		return 0
+	}
+	r.rest = r.rest[size:]
+	return n
+}
+
+func (r *fields) bytes() []byte {
+	n := r.number(uint64(len(r.rest)))
+	if n > uint64(len(r.rest)) {
+		r.rest, r.bad = nil, true
+		return nil
+	}
+	field := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return field
+}

@@ -1,0 +1,219 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Work-around 18 (docs/internals/nats-server.md). A power loss while nats-server commits a batch of writes to a shard
+// can take the old and the new revisions of the records in that batch. The batch's journal, which is the key
+// journal of the shard, still has the new ones; see jet.Journal. journals writes them again: when a store is opened,
+// and after each lost connection, because the server may have lost its power then. It creates only keys that do
+// not exist. Until it has done that, this process writes nothing to the shard; see jet.Writes.SetRestored.
+type journals struct {
+	jet    *jet.Client
+	shards *Shards
+	log    zerolog.Logger
+}
+
+const (
+	// journalKeep is how long the journals of an idle shard are kept, so that events of ended timers do not stay in
+	// them. It is far longer than the answer to a batch may take.
+	journalKeep = time.Minute
+	// journalRange is the number of newest sequences of a shard among which journals are looked for: those of a batch
+	// and of other writers between its journal and it.
+	journalRange = 4 * jet.MaxBatch
+	// journalRetry is the pause after a lost connection, and after a failed attempt to restore.
+	journalRetry = 20 * time.Millisecond
+	// journalReserve is the part of a message that its subject may take.
+	journalReserve = 1 << 10
+	// maxJournal bounds a journal in bytes. A bucket keeps up to history of them.
+	maxJournal = 1 << 20
+)
+
+// settings returns where a client writes the journals of shards, on a server whose messages have maxPayload bytes or
+// less.
+func (j *journals) settings(maxPayload int64) jet.Journals {
+	subjects := map[string]string{}
+	for n := range j.shards.subjects {
+		subjects[j.shards.subjects[n].stream] = j.shards.subjects[n].journal
+	}
+	return jet.Journals{
+		Subject:  func(stream string) string { return subjects[stream] },
+		MaxBytes: int(min(maxPayload, maxJournal)) - journalReserve,
+	}
+}
+
+// run restores records after each lost connection, and removes old journals, until ctx ends.
+func (j *journals) run(ctx context.Context) {
+	tick := time.NewTicker(journalKeep)
+	defer tick.Stop()
+	newest := make([]uint64, len(j.shards.subjects)) // by shard: the last journal at the last tick
+	for ctx.Err() == nil {
+		broken, lost := context.WithCancel(ctx)
+		forget, ok := j.jet.OnBreak(lost)
+		if ok && j.restore(ctx) == nil {
+			for broken.Err() == nil {
+				select {
+				case <-broken.Done():
+				case <-tick.C:
+					j.removeOld(broken, newest)
+				}
+			}
+		}
+		forget()
+		lost()
+		select {
+		case <-ctx.Done():
+		case <-time.After(journalRetry):
+		}
+	}
+}
+
+// restore restores the records of each shard whose records are not restored since the last reconnect, and then allows
+// its writes. It returns an error if that failed for a shard.
+func (j *journals) restore(ctx context.Context) error {
+	var failed error
+	for n := range j.shards.subjects {
+		reconnects := j.jet.Reconnects()
+		if err := j.restoreShard(ctx, n); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		j.jet.SetRestored(j.shards.subjects[n].stream, reconnects)
+	}
+	return failed
+}
+
+// restoreShard creates the records that the last batches of a shard wrote and that do not exist.
+func (j *journals) restoreShard(ctx context.Context, shard int) error {
+	all, last, err := j.newest(ctx, shard)
+	if err != nil {
+		return err
+	}
+	for _, journal := range j.cutOff(all, last, j.shards.subjects[shard].journal) {
+		created, failed, err := j.create(ctx, journal.RolledUp)
+		if created > 0 {
+			j.log.Warn().Int("shard", shard).Int64("records", created).Msg("restored records that a power loss had taken from the store")
+		}
+		if errors.Is(err, schemas.ErrUnavailable) {
+			return err
+		}
+		if err != nil {
+			j.log.Error().Err(err).Int("shard", shard).Int64("records", failed).Msg("records that a power loss has taken from the store cannot be restored; their timers do not fire")
+		}
+	}
+	return nil
+}
+
+// cutOff returns the journals whose batches were not stored as a whole, the newest first. all are the newest messages
+// of a shard, and last is the sequence of the last one.
+func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut []*jet.Journal) {
+	handled := map[string]bool{} // by writer: its newest journal was handled
+	for i, m := range slices.Backward(all) {
+		if m.Subject != key {
+			continue
+		}
+		journal, err := jet.ParseJournal(m.Data)
+		if err != nil {
+			j.log.Warn().Err(err).Str("key", key).Uint64("seq", m.Sequence).Msg("skipping a journal that cannot be read")
+			continue
+		}
+		if handled[journal.Writer()] {
+			continue
+		}
+		handled[journal.Writer()] = true
+		others := 0
+		for _, after := range all[i+1:] {
+			if !journal.IsOf(after) {
+				others++
+			}
+		}
+		if !journal.BatchStored(m.Sequence, last, others) {
+			cut = append(cut, journal)
+		}
+	}
+	return cut
+}
+
+// newest returns the newest messages of a shard, and the sequence of the last one. It returns none if no journal is
+// among them.
+func (j *journals) newest(ctx context.Context, shard int) (all []*jet.Msg, last uint64, err error) {
+	sh := &j.shards.subjects[shard]
+	m, err := j.jet.Last(ctx, sh.stream, sh.journal)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if last, err = j.shards.LastSeq(ctx, shard); err != nil || m.Sequence+journalRange <= last {
+		return nil, last, err
+	}
+	for after := last - min(last, journalRange); after < last; {
+		a, err := j.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: scanBatch, MaxBytes: jet.MaxAnswerBytes})
+		if err != nil {
+			return nil, last, err
+		}
+		if len(a.Msgs) == 0 {
+			break
+		}
+		all = append(all, a.Msgs...)
+		after = a.Msgs[len(a.Msgs)-1].Sequence
+	}
+	// Messages that were stored in the meantime do not count.
+	return slices.DeleteFunc(all, func(m *jet.Msg) bool { return m.Sequence > last }), last, nil
+}
+
+// create writes again what does not exist. It returns how many writes were made and how many failed; err is the error
+// of one of these.
+func (j *journals) create(ctx context.Context, writes []jet.JournalWrite) (created, failed int64, err error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, w := range writes {
+		wg.Add(1)
+		j.jet.CreateAsync("restore "+w.Subject, w.Subject, w.Data, w.TTL, func(_ jet.Ack, e error) {
+			defer wg.Done()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case e == nil:
+				created++
+			case !errors.Is(e, ErrRevision):
+				failed++
+				if err == nil || errors.Is(e, schemas.ErrUnavailable) {
+					err = e
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return created, failed, err
+}
+
+// removeOld removes the journals of shards that have no newer ones since the last call. A failure is repeated at the
+// next call.
+func (j *journals) removeOld(ctx context.Context, newest []uint64) {
+	for n := range newest {
+		sh := &j.shards.subjects[n]
+		m, err := j.jet.Last(ctx, sh.stream, sh.journal)
+		if err != nil {
+			continue
+		}
+		if m.Sequence != newest[n] {
+			newest[n] = m.Sequence
+			continue
+		}
+		if err := j.jet.RemoveBelow(ctx, "remove old journals", sh.stream, sh.journal, m.Sequence+1); err != nil {
+			j.log.Debug().Err(err).Int("shard", n).Msg("journals were not removed; trying again later")
+		}
+	}
+}

@@ -1,0 +1,347 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// journalTTL is the TTL of the records of cancelled timers in these tests.
+const journalTTL = 2 * time.Hour
+
+// updateInBatches claims every third timer of a group, cancels every third, and moves the others, all at once.
+func updateInBatches(t *testing.T, s *store.Store, n int) []store.Write {
+	t.Helper()
+	writes, revs := groupOf(t, s, n)
+	var wg sync.WaitGroup
+	for i := range writes {
+		w := &writes[i]
+		switch w.Rev = revs[i]; i % 3 {
+		case 0:
+			w.Record = storetest.Delivered(*w.Record)
+		case 1:
+			r := *w.Record
+			r.State, r.Queued = schemas.StateCancelled, false
+			w.Record, w.TTL = &r, journalTTL
+		default:
+			r := *w.Record
+			r.DueMs += 60_000
+			w.Record = &r
+		}
+		wg.Add(1)
+		s.UpdateAsync(*w, func(res store.Result) {
+			if res.Err != nil {
+				t.Error(res.Err)
+			}
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	return writes
+}
+
+func shardStream(t *testing.T, s *store.Store, shard int) jetstream.Stream {
+	t.Helper()
+	stream, err := s.JetStream().Stream(t.Context(), "KV_"+schemas.BucketTimers(shard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+func journalKey(shard int) string { return "$KV." + schemas.BucketTimers(shard) + ".journal" }
+
+// allOf returns the messages of a shard, in stream order.
+func allOf(t *testing.T, s *store.Store, shard int) (msgs []*jetstream.RawStreamMsg) {
+	t.Helper()
+	stream := shardStream(t, s, shard)
+	info, err := stream.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+		if m, err := stream.GetMsg(t.Context(), seq); err == nil {
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs
+}
+
+// TestGroupJournal: before a batch rolls revisions up, the shard has a journal with the batch's roll-ups.
+func TestGroupJournal(t *testing.T) {
+	t.Parallel()
+	s := grouped(t)
+	updateInBatches(t, s, 600)
+	checked := 0
+	for shard := range s.Geometry().Shards {
+		journaled := map[string][]byte{} // by subject: the record in the newest journal
+		begun := false
+		for _, m := range allOf(t, s, shard) {
+			switch {
+			case m.Subject == journalKey(shard):
+				j, err := jet.ParseJournal(m.Data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				begun = true
+				clear(journaled)
+				for _, w := range j.RolledUp {
+					journaled[w.Subject] = w.Data
+					if wantTTL := map[schemas.State]time.Duration{schemas.StateCancelled: journalTTL}[decode(t, w.Data).State]; w.TTL != wantTTL {
+						t.Errorf("%s has TTL %s in its journal, want %s", w.Subject, w.TTL, wantTTL)
+					}
+				}
+			case begun && m.Header.Get("Nats-Batch-Id") != "" && m.Header.Get(jetstream.MsgRollup) != "":
+				if !bytes.Equal(journaled[m.Subject], m.Data) {
+					t.Errorf("%s was committed in a batch, and is not in the journal before it", m.Subject)
+				}
+				checked++
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no batch rolled up")
+	}
+}
+
+func decode(t *testing.T, data []byte) *schemas.Record {
+	t.Helper()
+	r, err := schemas.DecodeRecord(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &r
+}
+
+// lastJournal returns the newest journal of any shard of a store.
+func lastJournal(t *testing.T, s *store.Store) (shard int, m *jetstream.RawStreamMsg, j *jet.Journal) {
+	t.Helper()
+	for shard := range s.Geometry().Shards {
+		if m, err := shardStream(t, s, shard).GetLastMsgForSubject(t.Context(), journalKey(shard)); err == nil {
+			j, err := jet.ParseJournal(m.Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return shard, m, j
+		}
+	}
+	t.Fatal("no shard has a journal")
+	return 0, nil, nil
+}
+
+// TestRestore: a store restores the records of a journal whose batch a power loss took, in whole or in part. It leaves
+// alone what exists, and what ended after the batch was stored.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	source := grouped(t)
+	updateInBatches(t, source, 600)
+	shard, msg, journal := lastJournal(t, source)
+	records := map[string]*schemas.Record{}
+	for _, w := range journal.RolledUp {
+		records[w.Subject] = decode(t, w.Data)
+	}
+	tests := []struct {
+		name string
+		// before publishes messages to the shard before its store is opened again. It deletes those of subjects that
+		// end with gone.
+		before func(publish func(subject string, data []byte))
+		want   int // restored records
+	}{
+		{"the batch is gone", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+		}, len(records)},
+		{"a part of the batch is gone", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			for _, w := range journal.RolledUp[:10] {
+				publish(w.Subject, w.Data)
+			}
+		}, len(records)},
+		{"another writer wrote more than the batch has after the journal", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			for i := range journal.Writes + 10 {
+				publish(fmt.Sprintf("$KV.%s.other%d", schemas.BucketTimers(shard), i), nil)
+			}
+		}, len(records)},
+		{"older revisions exist", func(publish func(string, []byte)) {
+			for _, w := range journal.RolledUp[:10] {
+				publish(w.Subject, []byte("older"))
+			}
+			publish(journalKey(shard), msg.Data)
+		}, len(records) - 10},
+		{"the batch was stored, and its records have expired", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			for range journal.Writes {
+				publish(journalKey(shard)+".gone", nil)
+			}
+		}, 0},
+		{"a later batch of the same writer was stored", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			later := bytes.Clone(msg.Data[:bytes.Index(msg.Data, []byte(journal.Batch))+len(journal.Batch)])
+			publish(journalKey(shard), append(later, 1)) // one write, no roll-up
+			publish(strings.TrimSuffix(journalKey(shard), "journal")+"other", nil)
+		}, 0},
+		{"a journal cannot be read", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			publish(journalKey(shard), msg.Data[:len(msg.Data)-1])
+		}, len(records)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			srv := natstest.Run(t, natstest.SyncAlways)
+			nc := srv.InProcess()
+			open(t, nc).Close()
+			js := natstest.JetStream(t, nc)
+			tt.before(func(subject string, data []byte) {
+				a, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: data})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.HasSuffix(subject, ".gone") {
+					stream, err := js.Stream(t.Context(), a.Stream)
+					if err == nil {
+						err = stream.DeleteMsg(t.Context(), a.Sequence)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+			s := open(t, srv.InProcess(), func(c *store.Config) { c.GroupCommit = true })
+			restored := 0
+			for subject, want := range records {
+				m, err := shardStream(t, s, shard).GetLastMsgForSubject(t.Context(), subject)
+				if err != nil || string(m.Data) == "older" {
+					continue
+				}
+				restored++
+				if got := decode(t, m.Data); got.State != want.State || got.DueMs != want.DueMs {
+					t.Errorf("%s is %s, due at %d; want %s, %d", subject, got.State, got.DueMs, want.State, want.DueMs)
+				}
+				byStore := m.Header.Get(jetstream.ExpectedLastSubjSeqHeader) != ""
+				if expires := m.Header.Get(jetstream.MsgTTLHeader) != ""; byStore && expires != (want.State == schemas.StateCancelled) {
+					t.Errorf("%s, %s, expires: %t", subject, want.State, expires)
+				}
+			}
+			if restored != tt.want {
+				t.Errorf("%d records of %d exist, want %d", restored, len(records), tt.want)
+			}
+			info, err := shardStream(t, s, shard).Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.RestoreShard(t.Context(), shard); err != nil {
+				t.Fatal(err)
+			}
+			if again, err := shardStream(t, s, shard).Info(t.Context()); err != nil || again.State.LastSeq != info.State.LastSeq {
+				t.Errorf("the second restore wrote something: %v", err)
+			}
+		})
+	}
+}
+
+// TestRestoreBeforeWrites: after a lost connection, a store restores the records of a shard before it writes anything
+// to it, since the end of the stream shows that a batch is missing.
+func TestRestoreBeforeWrites(t *testing.T) {
+	t.Parallel()
+	source := grouped(t)
+	updateInBatches(t, source, 600)
+	shard, msg, journal := lastJournal(t, source)
+	srv := natstest.Run(t, natstest.SyncAlways)
+	s := open(t, srv.InProcess(nats.ReconnectWait(time.Millisecond)), func(c *store.Config) { c.GroupCommit = true })
+	writer := natstest.JetStream(t, srv.InProcess())
+	if _, err := writer.Publish(t.Context(), journalKey(shard), msg.Data); err != nil {
+		t.Fatal(err)
+	}
+	// Writes that go on all the time would otherwise pass the end of the missing batch at once.
+	ids := storetest.IDsOf(s.Geometry(), shard, journal.Writes)
+	due := storetest.NowMs(t, s) + 3600_000
+	refused := 0
+	srv.Stop()
+	for started := false; ; {
+		writes := make([]store.Write, len(ids))
+		for i, id := range ids {
+			writes[i] = store.Write{ID: id, Record: storetest.Pending(due)}
+		}
+		failed := false
+		for _, r := range s.Create(t.Context(), writes) {
+			if r.Err != nil && !errors.Is(r.Err, store.ErrRevision) {
+				failed = true
+				refused++
+			}
+		}
+		if !failed {
+			break
+		}
+		if !started {
+			srv.Start()
+			started = true
+		}
+	}
+	if refused == 0 {
+		t.Fatal("no write was refused while the connection was down")
+	}
+	for _, w := range journal.RolledUp {
+		if _, err := shardStream(t, s, shard).GetLastMsgForSubject(t.Context(), w.Subject); err != nil {
+			t.Fatalf("%s is not restored: %v", w.Subject, err)
+		}
+	}
+}
+
+// TestOldJournals: the journals of an idle shard are removed, newer ones are kept.
+func TestOldJournals(t *testing.T) {
+	t.Parallel()
+	s := grouped(t)
+	updateInBatches(t, s, 600)
+	shard, _, _ := lastJournal(t, s)
+	journals := func() uint64 {
+		info, err := shardStream(t, s, shard).Info(t.Context(), jetstream.WithSubjectFilter(journalKey(shard)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.State.Subjects[journalKey(shard)]
+	}
+	remove := s.RemoveOldJournals()
+	remove(t.Context())
+	if journals() == 0 {
+		t.Error("new journals were removed")
+	}
+	remove(t.Context())
+	if n := journals(); n != 0 {
+		t.Errorf("%d journals are left in an idle shard", n)
+	}
+}
+
+// TestJournalRefused: if the server refuses a journal, here because it is larger than the stream allows, the writes of
+// its batch are made without it.
+func TestJournalRefused(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, natstest.SyncAlways)
+	s := open(t, srv.InProcess(), func(c *store.Config) { c.GroupCommit = true })
+	for shard := range s.Geometry().Shards {
+		cfg := shardStream(t, s, shard).CachedInfo().Config
+		cfg.MaxMsgSize = 2000
+		if _, err := s.JetStream().UpdateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range updateInBatches(t, s, 300) {
+		got, err := s.Get(t.Context(), w.ID)
+		if err != nil || got.Record.State != w.Record.State {
+			t.Fatalf("%v, %v; want %s", got, err, w.Record.State)
+		}
+	}
+}
