@@ -201,9 +201,10 @@ func (c *committer) mayWrite(q *streamWrites) error {
 	if q.journal == "" {
 		return nil
 	}
+	reconnects := c.pub.reconnects() // waits for the connection, so not under the lock
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pub.reconnects() != q.restored {
+	if reconnects != q.restored {
 		return nats.ErrDisconnected
 	}
 	return nil

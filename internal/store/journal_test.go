@@ -253,9 +253,9 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreBeforeWrites: after a lost connection, a store restores the records of a shard before it writes anything
-// to it, since the end of the stream shows that a batch is missing.
-func TestRestoreBeforeWrites(t *testing.T) {
+// TestRestoreAfterReconnect: after a lost connection, a store restores the records of a shard, while its callers try
+// their writes again and again.
+func TestRestoreAfterReconnect(t *testing.T) {
 	t.Parallel()
 	source := grouped(t)
 	updateInBatches(t, source, 600)
@@ -266,7 +266,6 @@ func TestRestoreBeforeWrites(t *testing.T) {
 	if _, err := writer.Publish(t.Context(), journalKey(shard), msg.Data); err != nil {
 		t.Fatal(err)
 	}
-	// Writes that go on all the time would otherwise pass the end of the missing batch at once.
 	ids := storetest.IDsOf(s.Geometry(), shard, journal.Writes)
 	due := storetest.NowMs(t, s) + 3600_000
 	refused := 0

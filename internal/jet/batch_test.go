@@ -1,0 +1,74 @@
+package jet
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
+)
+
+// TestWritesWaitForRestore: after a reconnect no write goes to a stream with journals, alone or in a batch, until
+// SetRestored is called. Other streams take writes at once.
+func TestWritesWaitForRestore(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, natstest.SyncAlways)
+	c, err := New(srv.Connect(nats.ReconnectWait(time.Millisecond), nats.MaxReconnects(-1)), Options{Timeout: 5 * time.Second, Window: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	for _, name := range []string{"journaled", "plain"} {
+		cfg := StreamConfig{Name: name, Subjects: []string{name + ".>"}, Storage: FileStorage, AllowAtomicPublish: true}
+		if err := c.CreateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.CommitInBatches(Journals{MaxBytes: 1 << 20, Subject: func(stream string) string {
+		if stream == "plain" {
+			return ""
+		}
+		return stream + ".journal"
+	}})
+	// write makes n writes at once, and returns the number of those that failed.
+	write := func(stream string, n int) (failed int) {
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range n {
+			wg.Add(1)
+			c.WriteAsync(stream, "write", stream+".key", nil, nil, func(_ Ack, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					failed++
+				}
+				if err != nil && !errors.Is(err, nats.ErrDisconnected) {
+					t.Error(err)
+				}
+				wg.Done()
+			})
+		}
+		wg.Wait()
+		return failed
+	}
+	const most = 60 // some of them in a batch
+	if n := write("journaled", most); n > 0 {
+		t.Fatalf("%d writes failed before the connection was lost", n)
+	}
+	srv.Restart()
+	waittest.Until(t, "the client reconnects", func() bool { return c.Reconnects() > 0 })
+	waittest.Until(t, "a stream without journals takes writes", func() bool { return write("plain", 1) == 0 })
+	for _, n := range []int{1, most} {
+		if failed := write("journaled", n); failed != n {
+			t.Errorf("%d of %d writes failed before the records were restored", failed, n)
+		}
+	}
+	c.SetRestored("journaled", c.Reconnects())
+	if n := write("journaled", most); n > 0 {
+		t.Errorf("%d writes failed after the records were restored", n)
+	}
+}
