@@ -107,7 +107,7 @@ type committer struct {
 
 func newCommitter(pub *publisher, window int, j Journals) *committer {
 	c := &committer{
-		pub: pub, journalOf: j.Subject, maxJournal: j.MaxBytes - journalFrame, permits: make(chan struct{}, window), wake: make(chan struct{}, 1),
+		pub: pub, journalOf: j.Subject, maxJournal: max(j.MaxBytes-journalFrame, 0), permits: make(chan struct{}, window), wake: make(chan struct{}, 1),
 		stop: make(chan struct{}), by: map[string]*streamWrites{},
 	}
 	c.stopped.Go(c.run)

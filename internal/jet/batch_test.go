@@ -34,7 +34,7 @@ func TestWritesWaitForRestore(t *testing.T) {
 		}
 		return stream + ".journal"
 	}})
-	// write makes n writes at once, and returns the number of those that failed.
+	// write makes n writes at once, and returns how many of them failed.
 	write := func(stream string, n int) (failed int) {
 		var mu sync.Mutex
 		var wg sync.WaitGroup

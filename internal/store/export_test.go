@@ -84,3 +84,9 @@ func (s *Store) RemoveOldJournals() func(context.Context) {
 func (s *Store) RestoreShard(ctx context.Context, shard int) error {
 	return s.journals.restoreShard(ctx, shard)
 }
+
+// History is the number of journals that a shard keeps at most.
+const History = history
+
+// ReserveOf is reserveOf.
+func ReserveOf(maxBytes int64) int64 { return reserveOf(maxBytes) }

@@ -35,21 +35,30 @@ const (
 	journalRetry = 20 * time.Millisecond
 	// journalReserve is the part of a message that its subject may take.
 	journalReserve = 1 << 10
-	// maxJournal bounds a journal in bytes. A bucket keeps up to history of them.
-	maxJournal = 1 << 20
+	// maxJournal bounds a journal in bytes. A bucket keeps up to history of them, so a journal may also have no more
+	// than one part in journalParts of the bucket: all of them then take a quarter of what new timers leave free
+	// (reserveOf), or less.
+	maxJournal   = 1 << 20
+	journalParts = 16 * history
 )
 
 // settings returns where a client writes the journals of shards, on a server whose messages have maxPayload bytes or
-// less.
-func (j *journals) settings(maxPayload int64) jet.Journals {
+// less. Errors: schemas.ErrUnavailable.
+func (j *journals) settings(ctx context.Context, maxPayload int64) (jet.Journals, error) {
+	most := min(maxPayload-journalReserve, maxJournal)
 	subjects := map[string]string{}
 	for n := range j.shards.subjects {
-		subjects[j.shards.subjects[n].stream] = j.shards.subjects[n].journal
+		sh := &j.shards.subjects[n]
+		subjects[sh.stream] = sh.journal
+		info, err := j.jet.Stream(ctx, sh.stream)
+		if err != nil {
+			return jet.Journals{}, err
+		}
+		if limit := info.Config.MaxBytes; limit > 0 {
+			most = min(most, limit/journalParts)
+		}
 	}
-	return jet.Journals{
-		Subject:  func(stream string) string { return subjects[stream] },
-		MaxBytes: int(min(maxPayload, maxJournal)) - journalReserve,
-	}
+	return jet.Journals{Subject: func(stream string) string { return subjects[stream] }, MaxBytes: int(most)}, nil
 }
 
 // run restores records after each lost connection, and removes old journals, until ctx ends.

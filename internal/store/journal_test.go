@@ -344,3 +344,23 @@ func TestJournalRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestJournalsFit: as many journals as a small shard keeps take no more than a quarter of the space that is kept for
+// the timers in it.
+func TestJournalsFit(t *testing.T) {
+	t.Parallel()
+	const limit = 16 << 20
+	s := open(t, natstest.Run(t, natstest.SyncAlways).InProcess(), func(c *store.Config) { c.GroupCommit, c.ShardMaxBytes = true, limit })
+	updateInBatches(t, s, 6000)
+	largest := 0
+	for shard := range s.Geometry().Shards {
+		for _, m := range allOf(t, s, shard) {
+			if m.Subject == journalKey(shard) {
+				largest = max(largest, len(m.Data))
+			}
+		}
+	}
+	if most := int(store.ReserveOf(limit)) / 4 / store.History; largest == 0 || largest > most {
+		t.Errorf("the largest journal has %d bytes, want 1 to %d", largest, most)
+	}
+}

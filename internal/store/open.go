@@ -117,21 +117,33 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		return nil, err
 	}
 	s.journals = &journals{jet: c, shards: s.Shards, log: log}
-	if cfg.GroupCommit && m.configs.atomic {
-		c.CommitInBatches(s.journals.settings(min(c.MaxPayload(), int64(cfg.MaxPayload))))
-	}
-	if cfg.Replicas <= 1 || c.InBatches() {
-		if err := waitUntilReady(ctx, cfg.ReadyWithin, s.journals.restore); err != nil {
-			c.Close()
-			return nil, err
-		}
-		s.background.Run(s.journals.run)
+	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.journal(ctx, m.configs.atomic) }); err != nil {
+		c.Close()
+		return nil, err
 	}
 	s.openRecords()
+	if cfg.Replicas <= 1 || c.InBatches() {
+		s.background.Run(s.journals.run)
+	}
 	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, calendars.Run, s.Flows.run} {
 		s.background.Run(f)
 	}
 	return s, nil
+}
+
+// journal begins batches with journals, and restores what a power loss took. It can be repeated.
+func (s *Store) journal(ctx context.Context, atomic bool) error {
+	if s.cfg.GroupCommit && atomic && !s.jet.InBatches() {
+		to, err := s.journals.settings(ctx, min(s.jet.MaxPayload(), int64(s.cfg.MaxPayload)))
+		if err != nil {
+			return err
+		}
+		s.jet.CommitInBatches(to)
+	}
+	if s.cfg.Replicas > 1 && !s.jet.InBatches() {
+		return nil
+	}
+	return s.journals.restore(ctx)
 }
 
 // openRecords constructs the parts that read and write records. Their streams must exist.

@@ -61,6 +61,7 @@ var planted = []plant{
 	{m("a batch that was stored is restored", "internal/jet/journal.go", "return last >= seq+uint64(others)+uint64(j.Writes)", "return false"), "./internal/store", "TestRestore$"},
 	{m("the batch before a writer's last one is restored", "internal/store/journal.go", "if handled[journal.Writer()] {", "if false {"), "./internal/store", "TestRestore$"},
 	{m("messages of other writers pass for those of the batch", "internal/store/journal.go", "if !journal.IsOf(after) {", "if after == nil {"), "./internal/store", "TestRestore$"},
+	{m("journals fill what is kept for claims", "internal/store/journal.go", "most = min(most, limit/journalParts)", "most = min(most, limit)"), "./internal/store", "TestJournalsFit"},
 	{m("a store writes to a shard before its records are restored", "internal/jet/batch.go", "if reconnects != q.restored {", "if reconnects == 1<<63 {"), "./internal/jet", "TestWritesWaitForRestore"},
 
 	// Format levels and far entries.
