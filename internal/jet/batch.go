@@ -364,8 +364,7 @@ func (c *committer) begin(q *streamWrites, ws []write) {
 		c.signal()
 	})
 	if err := c.mayWrite(q); err != nil {
-		c.finish(b, nil)
-		c.fail(ws, err)
+		c.abandon(b, err)
 		return
 	}
 	var journal []byte
@@ -408,8 +407,7 @@ func (c *committer) journaled(b *batch, a Ack, err error) {
 func (c *committer) commit(b *batch) {
 	ws := b.writes
 	if err := c.mayWrite(b.q); err != nil {
-		c.finish(b, nil)
-		c.fail(ws, err)
+		c.abandon(b, err)
 		return
 	}
 	last := len(ws) - 1
@@ -420,8 +418,7 @@ func (c *committer) commit(b *batch) {
 				c.without(b, i, err)
 				return
 			}
-			c.finish(b, nil)
-			c.fail(ws, err)
+			c.abandon(b, err)
 			return
 		}
 	}
@@ -460,6 +457,12 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 		b.q.halves = append(again, b.q.halves...)
 	}
 	return true
+}
+
+// abandon ends a batch that was not sent, and fails its writes.
+func (c *committer) abandon(b *batch, err error) {
+	c.finish(b, nil)
+	c.fail(b.writes, err)
 }
 
 // without sends a batch again without the write that the client refuses for good, and

@@ -168,15 +168,14 @@ func (j *journals) newest(ctx context.Context, shard int) (all []*jet.Msg, last 
 		return nil, last, err
 	}
 	for after := last - min(last, journalRange); after < last; {
-		a, err := j.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: scanBatch, MaxBytes: jet.MaxAnswerBytes})
-		if err != nil {
+		var msgs []*jet.Msg
+		if msgs, after, _, err = j.shards.nextMessages(ctx, shard, after, scanBatch); err != nil {
 			return nil, last, err
 		}
-		if len(a.Msgs) == 0 {
+		if len(msgs) == 0 {
 			break
 		}
-		all = append(all, a.Msgs...)
-		after = a.Msgs[len(a.Msgs)-1].Sequence
+		all = append(all, msgs...)
 	}
 	// Messages that were stored in the meantime do not count.
 	return slices.DeleteFunc(all, func(m *jet.Msg) bool { return m.Sequence > last }), last, nil

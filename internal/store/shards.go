@@ -57,17 +57,23 @@ func (h *Shards) timerSubject(id schemas.TimerID) (subject, stream string) {
 // therefore faster than many small ones.
 // last is the sequence to continue after, looked the number of messages that were read.
 func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64, batch int) (records []*jet.Msg, last uint64, looked int, more bool, err error) {
-	sh := &h.subjects[shard]
-	a, err := h.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: batch, MaxBytes: jet.MaxAnswerBytes})
-	if err != nil || len(a.Msgs) == 0 {
-		return nil, after, 0, false, err
-	}
-	for _, m := range a.Msgs {
-		if strings.HasPrefix(m.Subject, sh.timer) {
+	msgs, last, more, err := h.nextMessages(ctx, shard, after, batch)
+	for _, m := range msgs {
+		if strings.HasPrefix(m.Subject, h.subjects[shard].timer) {
 			records = append(records, m)
 		}
 	}
-	return records, a.Msgs[len(a.Msgs)-1].Sequence, len(a.Msgs), a.More > 0, nil
+	return records, last, len(msgs), more, err
+}
+
+// nextMessages reads the next messages of a shard after a sequence, records and others, like nextRecords. It returns
+// none, and the sequence after, at the end of the stream and after an error.
+func (h *Shards) nextMessages(ctx context.Context, shard int, after uint64, batch int) (msgs []*jet.Msg, last uint64, more bool, err error) {
+	a, err := h.jet.Direct(ctx, h.subjects[shard].stream, jet.Get{Seq: after + 1, Batch: batch, MaxBytes: jet.MaxAnswerBytes})
+	if err != nil || len(a.Msgs) == 0 {
+		return nil, after, false, err
+	}
+	return a.Msgs, a.Msgs[len(a.Msgs)-1].Sequence, a.More > 0, nil
 }
 
 // HasNext asks the leader of a shard's stream whether a record follows a sequence. Its cost does not depend on

@@ -106,35 +106,32 @@ func draw(seed uint64, rng *rand.Rand) scene {
 // not synced from its folder, and checks that everything that was acknowledged is there.
 func TestPowerLossSafe(t *testing.T) {
 	t.Parallel()
-	sd := seed(t)
-	for n := range rounds(t) {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			rng := rand.New(rand.NewPCG(sd+uint64(n), 1))
-			s := draw(sd+uint64(n), rng)
-			r := run(t, s, rng)
-			for _, f := range r.faults {
-				t.Error(f)
-			}
-			if t.Failed() {
-				t.Logf("to repeat it, as far as the order of calls allows: BELFRY_POWER_SEED=%d BELFRY_POWER_ROUNDS=1 go test -run 'TestPowerLossSafe' -count=1 -v ./test/power", s.seed)
-			}
-		})
-	}
+	eachRound(t, 1, draw)
 }
 
 // TestPowerLossInCommit is TestPowerLossSafe for the moments at which nats-server, as it commits a batch, has
 // rewritten an older block and not yet synced the newest one.
 func TestPowerLossInCommit(t *testing.T) {
 	t.Parallel()
-	sd := seed(t)
+	eachRound(t, 4, func(seed uint64, _ *rand.Rand) scene {
+		return scene{seed: seed, profile: "safe", how: loss(seed % 2), losses: 2, pad: 16_000, shards: 1, workers: 8, burst: 500, rewrites: 3}
+	})
+}
+
+// eachRound runs the rounds of a test in which nothing may be lost, each with a scene of its own. numbers chooses the
+// sequence of random numbers that belongs to a seed.
+func eachRound(t *testing.T, numbers uint64, draw func(seed uint64, rng *rand.Rand) scene) {
+	test, sd := t.Name(), seed(t)
 	for n := range rounds(t) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
-			rng := rand.New(rand.NewPCG(sd+uint64(n), 4))
-			s := scene{seed: sd + uint64(n), profile: "safe", how: loss((sd + uint64(n)) % 2), losses: 2, pad: 16_000, shards: 1, workers: 8, burst: 500, rewrites: 3}
+			rng := rand.New(rand.NewPCG(sd+uint64(n), numbers))
+			s := draw(sd+uint64(n), rng)
 			for _, f := range run(t, s, rng).faults {
 				t.Error(f)
+			}
+			if t.Failed() {
+				t.Logf("to repeat it, as far as the order of calls allows: BELFRY_POWER_SEED=%d BELFRY_POWER_ROUNDS=1 go test -run '%s' -count=1 -v ./test/power", s.seed, test)
 			}
 		})
 	}
