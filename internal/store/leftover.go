@@ -98,7 +98,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 				// Repair can restore the record.
 				continue
 			}
-			if older, ok := newest[m.Subject]; ok && !g.removeLater(stream, older) {
+			if older, ok := newest[m.Subject]; ok && !g.removeLater(stream, older, m.Sequence) {
 				return nil
 			}
 			newest[m.Subject] = m.Sequence
@@ -108,7 +108,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}
-			if !g.removeLater(stream, prev) {
+			if !g.removeLater(stream, prev, m.Sequence) {
 				return nil
 			}
 		}
@@ -116,11 +116,12 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 	return nil
 }
 
-// removeLater passes a revision to the remover. It returns false if the remover has ended.
-func (g *revisionGC) removeLater(stream string, seq uint64) bool {
+// removeLater passes a revision, and that which replaced it, to the remover. It returns false if the remover has
+// ended.
+func (g *revisionGC) removeLater(stream string, seq, by uint64) bool {
 	if !g.rem.reserve() {
 		return false
 	}
-	g.rem.put(superseded{stream: stream, seq: seq})
+	g.rem.put(superseded{revision{stream, seq}, by})
 	return true
 }

@@ -114,26 +114,40 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 	}
 	subject, stream := r.shards.timerSubject(w.ID)
 	m := r.message(&w)
-	defer m.recycle()
 	const op = "write timer"
-	if w.Rev == 0 {
+	write := func(done func(jet.Ack, error)) {
 		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
+		m.recycle()
+	}
+	if w.Rev == 0 {
+		write(done)
 		return
 	}
 	r.cache.remove(w.ID)
-	if r.gc.rollsUp(&w) {
+	replaced := revision{stream, w.Rev}
+	deletes := r.gc.rem.deletes(replaced)
+	switch {
+	case r.gc.mustRollUp(&w):
 		m.RollUp()
-		r.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
+		if deletes {
+			r.gc.rem.call(replaced, func() { write(done) })
+			return
+		}
+		write(done)
+		return
+	case r.gc.mayRollUp(&w) && !deletes:
+		m.RollUp()
+		write(done)
 		return
 	}
 	if !r.gc.rem.reserve() {
+		m.recycle()
 		done(jet.Ack{}, r.jet.ClosedError(op))
 		return
 	}
-	replaced := w.Rev
-	r.jet.WriteAsync(stream, op, subject, m.Header, m.data, func(a jet.Ack, err error) {
+	write(func(a jet.Ack, err error) {
 		if err == nil {
-			r.gc.rem.put(superseded{stream: stream, seq: replaced})
+			r.gc.rem.put(superseded{replaced, a.Seq})
 		} else {
 			r.gc.rem.release()
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -69,5 +71,64 @@ func BenchmarkRollUp(b *testing.B) {
 				})
 			})
 		}
+	}
+}
+
+// BenchmarkRollUpBehind measures a roll-up that removes one revision, and one that removes two, in a stream
+// with 300,000 timers and a consumer that has read nothing yet (work-around 19).
+func BenchmarkRollUpBehind(b *testing.B) {
+	const timers = 300_000
+	s := benchStore(b, 1)
+	now, err := s.nowMs(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	record := benchRecord(now, now)
+	subject := func(i int) string {
+		key, _ := s.timerSubject(benchID(i))
+		return key
+	}
+	write := func(first, n int, rollUp bool) {
+		var wg sync.WaitGroup
+		wg.Add(n)
+		for i := first; i < first+n; i++ {
+			w := Write{ID: benchID(i), Record: record}
+			m := s.message(&w)
+			hdr := jet.Header{}
+			if rollUp {
+				m.RollUp()
+				hdr[jetstream.MsgRollup] = m.Header[jetstream.MsgRollup]
+			}
+			s.jet.PublishAsync("write timer", subject(i), hdr, m.data, func(_ jet.Ack, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+				wg.Done()
+			})
+			m.recycle()
+		}
+		wg.Wait()
+	}
+	write(0, timers, false)
+	stream, err := s.JetStream().Stream(b.Context(), s.subjects[0].stream)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := stream.CreateConsumer(b.Context(), jetstream.ConsumerConfig{FilterSubject: s.subjects[0].timer + "*", AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true}); err != nil {
+		b.Fatal(err)
+	}
+	next := 0
+	for removed := 1; removed <= 2; removed++ {
+		b.Run(fmt.Sprintf("removed=%d", removed), func(b *testing.B) {
+			if next+b.N > timers {
+				b.Skip("no timers are left")
+			}
+			for range removed - 1 {
+				write(next, b.N, false)
+			}
+			b.ResetTimer()
+			write(next, b.N, true)
+			next += b.N
+		})
 	}
 }

@@ -40,6 +40,9 @@ var planted = []plant{
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
+	{m("a warm shard rolls up although a delete is in flight", "internal/store/records.go", "case r.gc.mayRollUp(&w) && !deletes:", "case r.gc.mayRollUp(&w):"), "./internal/store", "TestRollUpRemovesOne"},
+	{m("a write that must roll up does not wait for a delete", "internal/store/records.go", "		if deletes {\n			r.gc.rem.call", "		if false {\n			r.gc.rem.call"), "./internal/store", "TestRollUpRemovesOne"},
+	{m("writes that wait for a delete are forgotten when the store closes", "internal/store/supersede.go", "	r.after = nil\n", "	r.after, waiting = nil, nil\n"), "./internal/store", "TestRollUpWaitsUntilClose"},
 	{m("a cancel uses the record that another write of the process has replaced", "internal/store/records.go", "	r.cache.remove(w.ID)", "	_ = r.cache"), "./internal/store", "TestCached"},
 
 	// TTLs.

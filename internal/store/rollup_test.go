@@ -1,0 +1,171 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestRollUpRemovesOne: while the delete of the revision that a claim replaced is in flight, the result does not
+// roll up even if the shard is warm, and a result that must roll up waits for that delete: with both revisions
+// there, the server would count what each consumer of the stream has pending.
+func TestRollUpRemovesOne(t *testing.T) {
+	t.Parallel()
+	for _, grouped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("grouped=%t", grouped), func(t *testing.T) {
+			t.Parallel()
+			geometry := schemas.DefaultGeometry()
+			geometry.Shards = 1
+			var options []natstest.Option
+			if grouped {
+				options = append(options, natstest.SyncAlways)
+			}
+			nc := natstest.Run(t, options...).Connect()
+			s := openNode(t, nc, Config{Node: "n1", Geometry: geometry, GroupCommit: grouped})
+			now, err := s.nowMs(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Take all places of deletes: those of the claims stay in the queue.
+			for range removals {
+				s.rem.inflight <- struct{}{}
+			}
+			const n = 40
+			timers := make([]oldTimer, n)
+			for i := range timers {
+				timers[i] = newOldTimer(t, s, fmt.Sprint(i), now)
+				timers[i].claim(t, s)
+			}
+			s.revisionGC.writes[0].warm.Store(true)
+			results := make(chan Result, n)
+			for i := range timers {
+				ttl := 24 * time.Hour
+				if i%2 == 0 {
+					ttl = time.Minute
+				}
+				timers[i].conclude(s, ttl, results)
+			}
+			for range n / 2 {
+				if res := <-results; res.Err != nil {
+					t.Fatal(res.Err)
+				}
+			}
+			stream, err := s.JetStream().Stream(t.Context(), s.subjects[0].stream)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range timers {
+				// Of a result that waits, the last revision is the claim's, which did not roll up either.
+				if timers[i].rolledUp(t, s, stream) {
+					t.Errorf("timer %d: its last write rolls up while the delete of another revision is in flight", i)
+				}
+			}
+			for range removals {
+				<-s.rem.inflight
+			}
+			for range n / 2 {
+				if res := <-results; res.Err != nil {
+					t.Fatal(res.Err)
+				}
+			}
+			s.rem.drain()
+			for i := range timers {
+				if got, want := timers[i].rolledUp(t, s, stream), i%2 == 0; got != want {
+					t.Errorf("timer %d: its result rolls up: %t; want %t", i, got, want)
+				}
+			}
+			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.timers_0.timer.>"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(info.State.Subjects) != n {
+				t.Errorf("%d timers are stored, not %d", len(info.State.Subjects), n)
+			}
+			for subject, revisions := range info.State.Subjects {
+				if revisions != 1 {
+					t.Errorf("%s has %d revisions", subject, revisions)
+				}
+			}
+			if left := len(s.rem.after); left != 0 {
+				t.Errorf("the deletes of %d revisions count as in flight", left)
+			}
+		})
+	}
+}
+
+// TestRollUpWaitsUntilClose: a write that waits for a delete is answered when the store closes.
+func TestRollUpWaitsUntilClose(t *testing.T) {
+	t.Parallel()
+	s := oneShard(t)
+	now, err := s.nowMs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range removals {
+		s.rem.inflight <- struct{}{}
+	}
+	timer := newOldTimer(t, s, "1", now)
+	timer.claim(t, s)
+	results := make(chan Result, 1)
+	timer.conclude(s, time.Minute, results)
+	s.Close()
+	select {
+	case <-results: // sent before the connection closed, or refused
+	case <-time.After(time.Minute):
+		t.Fatal("the write was not answered")
+	}
+}
+
+// oldTimer is a timer that was added an hour ago, so that its claim is not cheap to roll up.
+type oldTimer struct {
+	id  schemas.TimerID
+	rev uint64
+	rec schemas.Record
+}
+
+func newOldTimer(t *testing.T, s *Store, id string, now int64) oldTimer {
+	t.Helper()
+	timer := oldTimer{id: schemas.NewTimerID("/old", id), rec: schemas.Record{
+		Definition: schemas.Definition{AddedMs: now - time.Hour.Milliseconds(), Service: "old", Source: "/old", EventID: id, Type: "t"},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now},
+	}}
+	created := timer.rec
+	res := s.Create(t.Context(), []Write{{ID: timer.id, Record: &created}})[0]
+	if res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	timer.rev = res.Rev
+	return timer
+}
+
+func (o *oldTimer) claim(t *testing.T, s *Store) {
+	t.Helper()
+	o.rec.State, o.rec.Queued = schemas.StateDelivered, false
+	rev, err := s.Update(t.Context(), Write{ID: o.id, Rev: o.rev, Record: &o.rec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.rev = rev
+}
+
+func (o *oldTimer) conclude(s *Store, ttl time.Duration, results chan<- Result) {
+	done := o.rec
+	done.State = schemas.StateSuccess
+	s.UpdateAsync(Write{ID: o.id, Rev: o.rev, Record: &done, TTL: ttl}, func(res Result) { results <- res })
+}
+
+// rolledUp reports whether the last write of the timer rolled up.
+func (o *oldTimer) rolledUp(t *testing.T, s *Store, stream jetstream.Stream) bool {
+	t.Helper()
+	subject, _ := s.timerSubject(o.id)
+	m, err := stream.GetLastMsgForSubject(t.Context(), subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Header.Get(jetstream.MsgRollup) != ""
+}
