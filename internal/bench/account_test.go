@@ -198,3 +198,72 @@ func TestFollow(t *testing.T) {
 		}
 	}
 }
+
+// TestAccountOfRemovedEvents: an event that the limit of its service has removed from the stream counts as found if the
+// subscriber received it, and only as many as the stream has removed.
+func TestAccountOfRemovedEvents(t *testing.T) {
+	t.Parallel()
+	testsize.NotShort(t, "it waits for events that do not come")
+	e := started(t)
+	ctx := t.Context()
+	a, err := e.NewAdder("bench_removed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const timers, kept = 40, 30
+	due := make([]int64, timers)
+	for n := range due {
+		due[n] = time.Now().Add(500 * time.Millisecond).UnixMilli()
+	}
+	w, err := e.Watch(ctx, a, due)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Add(ctx, timers, func(n int) int64 { return due[n] }, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	arrived(t, w, timers)
+	stream, err := e.js.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgsPerSubject = kept
+	if _, err := e.js.UpdateStream(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	account := func() *Account {
+		t.Helper()
+		acc, err := w.accountPatient(ctx, e.progress(), storedPatience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return acc
+	}
+	acc := account()
+	if v := acc.Verified; v.Found != timers || v.Removed != timers-kept || v.Missing != 0 || v.Early != 0 || v.Duplicates != 0 {
+		t.Errorf("got account %+v, want %d found, of them %d removed", v, timers, timers-kept)
+	}
+	// The subscriber did not receive one of the removed events.
+	lost := 0
+	for acc.stored[lost] != 0 {
+		lost++
+	}
+	w.mu.Lock()
+	w.at[lost] = 0
+	w.mu.Unlock()
+	if v := account().Verified; v.Missing != 1 || v.Removed != timers-kept-1 || len(v.Why) != 1 {
+		t.Errorf("with an event that nobody has seen: got account %+v, want 1 missing", v)
+	}
+	// More timers are not in the stream than it has removed.
+	w.mu.Lock()
+	w.at[lost] = time.Now().UnixNano()
+	w.mu.Unlock()
+	if stream, err = e.js.Stream(ctx, schemas.StreamFired); err != nil {
+		t.Fatal(err)
+	}
+	w.removedBefore = removedEver(stream) - (timers - kept - 1)
+	if v := account().Verified; v.Missing != 1 || v.Removed != timers-kept-1 {
+		t.Errorf("with one removed event less: got account %+v, want 1 missing", v)
+	}
+}

@@ -146,6 +146,7 @@ func (v *Verified) add(o Verified) {
 	v.Early += o.Early
 	v.Wrong += o.Wrong
 	v.Unseen += o.Unseen
+	v.Removed += o.Removed
 	v.Repeated += o.Repeated
 	for why, n := range o.Why {
 		if v.Why == nil {

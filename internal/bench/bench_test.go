@@ -179,7 +179,7 @@ func TestPlantedFlaws(t *testing.T) {
 	due := []int64{1000, 1000, 1000, 1000}
 	ms := int64(time.Millisecond)
 	a := &Account{dueMs: due, received: []int64{1, 1, 1, 0}, stored: []int64{1000 * ms, 1000*ms - 1, 0, 1001 * ms}}
-	a.verify()
+	a.verify(0)
 	a.because("pending still")
 	want := Verified{Expected: 4, Found: 3, Missing: 1, Early: 1, Unseen: 1, Why: map[string]int{"pending still": 1}}
 	if !reflect.DeepEqual(a.Verified, want) {

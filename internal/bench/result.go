@@ -198,6 +198,9 @@ func (r *Result) Text(w io.Writer) error {
 		p.f(" (%s)", v.Reasons())
 	}
 	p.f("\n")
+	if v.Removed > 0 {
+		p.f("  the limits of the stream had removed %d events before they were read; the subscriber received these\n", v.Removed)
+	}
 	if v.Unseen > 0 || v.Repeated > 0 {
 		p.f("  the subscriber missed %d and saw %d more than once, which is no fault\n", v.Unseen, v.Repeated)
 	}

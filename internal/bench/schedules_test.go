@@ -74,12 +74,12 @@ func TestCoveredRuns(t *testing.T) {
 	if marked := acc.cover(3, 2); marked != 2 {
 		t.Errorf("a run with 2 missed times covers %d, want 2", marked)
 	}
-	if acc.verify(); acc.Found != 4 || acc.Missing != 0 || acc.Duplicates != 0 {
+	if acc.verify(0); acc.Found != 4 || acc.Missing != 0 || acc.Duplicates != 0 {
 		t.Errorf("got %+v, want 4 nominal times accounted for", acc.Verified)
 	}
 	acc.Verified = Verified{}
 	acc.stored[2] = 1
-	if acc.verify(); acc.Duplicates != 1 {
+	if acc.verify(0); acc.Duplicates != 1 {
 		t.Errorf("got %+v, want 1 duplicate: a run fired, and a later one stands for it", acc.Verified)
 	}
 }

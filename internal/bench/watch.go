@@ -17,6 +17,8 @@ type Watch struct {
 	env   *Env
 	dueMs []int64
 	first uint64 // sequence of the stream at which the events of the watched timers begin
+	// removedBefore is the number of messages that the stream had removed before.
+	removedBefore uint64
 }
 
 // Watch begins to watch the timers 0 to len(dueMs)-1 of the adder.
@@ -27,7 +29,7 @@ func (e *Env) Watch(ctx context.Context, a *Adder, dueMs []int64) (*Watch, error
 	if err != nil {
 		return nil, err
 	}
-	w.first = s.CachedInfo().State.LastSeq + 1
+	w.first, w.removedBefore = s.CachedInfo().State.LastSeq+1, removedEver(s)
 	return w, e.sut().receive(ctx, "belfry bench subscriber", subject, w.first, func(m *nats.Msg) { w.note(m.Data) })
 }
 
