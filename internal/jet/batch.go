@@ -41,8 +41,8 @@ const (
 	// minSecondBatch is the least size of a second batch in flight. A smaller one had
 	// better wait and grow: each batch takes the disk from single writes.
 	minSecondBatch = 256
-	// batchPatience is how long a batch without an answer keeps other streams waiting:
-	// its stream's server may be dead, and theirs alive.
+	// batchPatience bounds the time that an unanswered batch keeps other streams waiting: the
+	// server of its stream may be dead while the servers of the other streams are alive.
 	batchPatience = 100 * time.Millisecond
 )
 
@@ -68,6 +68,7 @@ type streamWrites struct {
 	batch   bool      // a batch is in flight, or its journal is
 	ready   *batch    // the batch whose journal is stored: it goes next
 	journal string    // the subject of the journals, "" if no write of the stream rolls up
+	refused string    // the id of a batch whose journal is stored and which the server has refused, or ""
 	// restored is the number of reconnects after which the stream's records were restored.
 	restored uint64
 	// sending says that a write has left the queue and is not sent yet: no other write
@@ -80,8 +81,10 @@ type batch struct {
 	id     string // unique among all clients, as the inbox in it is
 	q      *streamWrites
 	writes []write
-	late   *time.Timer
-	leave  func() // lets other streams go; called once or more
+	// journaled says that the batch has a journal.
+	journaled bool
+	late      *time.Timer
+	leave     func() // lets other streams go; called once or more
 }
 
 // committer commits the writes of several streams, by themselves or in batches.
@@ -272,6 +275,16 @@ func (c *committer) step() bool {
 		if len(next) == 0 {
 			continue
 		}
+		if refused := q.refused; refused != "" {
+			// On the same connection as the writes that follow, so it is stored before them.
+			q.refused, q.sending = "", true
+			c.mu.Unlock()
+			if c.mayWrite(q) == nil {
+				c.pub.send("write an empty journal", q.journal, nil, emptyJournal(refused), func(Ack, error) {})
+			}
+			c.mu.Lock()
+			q.sending = false
+		}
 		if len(next) >= minBatch {
 			q.batch = true
 			c.batches++
@@ -381,6 +394,7 @@ func (c *committer) begin(q *streamWrites, ws []write) {
 // journaled has a batch sent once its journal is stored. If the server or the client refuses the journal, for example
 // because the stream is full, the writes of the batch go by themselves.
 func (c *committer) journaled(b *batch, a Ack, err error) {
+	b.journaled = err == nil
 	c.mu.Lock()
 	if err == nil && !c.closed {
 		b.q.ready = b
@@ -454,6 +468,9 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 		return false
 	}
 	if len(again) > 0 {
+		if b.journaled {
+			b.q.refused = b.id
+		}
 		b.q.halves = append(again, b.q.halves...)
 	}
 	return true

@@ -16,11 +16,17 @@ import (
 //
 // A power loss may have taken messages of a batch only if
 //   - its journal is the last one of its writer, which has at most one batch in flight in a stream, and
-//   - fewer sequences follow the journal than the batch has writes, apart from messages that are not of this batch.
+//   - nothing follows the batch: no more sequences follow the journal than the batch has writes, apart from messages that
+//     are not of this batch. If the batch spans two blocks, its end may be on disk and its beginning lost.
 //
-// So a journal is not used once its batch was stored, whatever was removed since. It is not used either, and the records
-// are not restored, in one case: another writer stored messages between the journal and the batch, and as many of
-// these as the batch has writes have already been removed again.
+// If nothing follows a batch, nothing but its TTL has ended a record of it, so those that do not exist and have not
+// expired are lost. If anything follows it, its journal is not used, even if messages were removed since. Then lost
+// records are not restored in two cases: another writer stored messages between the journal and the batch, and as many
+// of these as the batch has writes have been removed again; or another writer stored messages after the batch, before
+// that was synced.
+//
+// After the server has refused a batch, its writes go in smaller batches or by themselves. The committer first writes
+// an empty journal, so that the journal of the refused batch is not used.
 
 // Journal is the content of a batch's journal.
 type Journal struct {
@@ -38,10 +44,10 @@ func (j *Journal) Writer() string { return j.Batch[:strings.LastIndexByte(j.Batc
 // IsOf reports whether a message was committed by the batch.
 func (j *Journal) IsOf(m *Msg) bool { return m.Header.Get(batchIDHeader) == j.Batch }
 
-// BatchStored reports whether the whole batch may have been stored. seq is the journal's sequence, last the last one of
-// the stream, and others the number of messages between them that are not of the batch.
+// BatchStored reports whether the whole batch was stored, or is empty. seq is the sequence of the journal, and last is the
+// last sequence of the stream. others is the number of messages after the journal, up to last, that are not of the batch.
 func (j *Journal) BatchStored(seq, last uint64, others int) bool {
-	return last >= seq+uint64(others)+uint64(j.Writes)
+	return j.Writes == 0 || last > seq+uint64(others)+uint64(j.Writes)
 }
 
 // JournalWrite is a write that rolls up.
@@ -51,10 +57,6 @@ type JournalWrite struct {
 	TTL  time.Duration
 	Data []byte
 }
-
-// Reached reports whether a stream whose last sequence is last contains as many messages after the journal, at
-// sequence seq, as its batch has.
-func (j *Journal) Reached(seq, last uint64) bool { return last >= seq+uint64(j.Writes) }
 
 const (
 	journalFormat = 1
@@ -72,6 +74,11 @@ func (w *write) size() int {
 }
 
 func (w *write) rollsUp() bool { return len(w.hdr[headerRollup]) > 0 }
+
+// emptyJournal returns the journal of a batch that was refused, encoded.
+func emptyJournal(batch string) []byte {
+	return append(appendField([]byte{journalFormat}, batch), 0)
+}
 
 // journalOf returns the journal of a batch, encoded; nil if none of its writes rolls up.
 func journalOf(batch string, ws []write) []byte {

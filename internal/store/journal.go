@@ -22,14 +22,16 @@ type journals struct {
 	jet    *jet.Client
 	shards *Shards
 	log    zerolog.Logger
+	// restored has the shards whose records are restored, with the number of reconnects before that.
+	restored map[int]uint64
 }
 
 const (
-	// journalKeep is how long the journals of an idle shard are kept, so that events of ended timers do not stay in
-	// them. It is far longer than the answer to a batch may take.
+	// journalKeep is the interval between two checks for old journals. An idle shard keeps its journals for one to two
+	// intervals, so that events of ended timers do not stay in them. It is far longer than the answer to a batch may take.
 	journalKeep = time.Minute
-	// journalRange is the number of newest sequences of a shard among which journals are looked for: those of a batch
-	// and of other writers between its journal and it.
+	// journalRange is the number of newest sequences of a shard that are searched for journals. It covers a batch, and
+	// the messages that other writers stored between the batch's journal and the batch.
 	journalRange = 4 * jet.MaxBatch
 	// journalRetry is the pause after a lost connection, and after a failed attempt to restore.
 	journalRetry = 20 * time.Millisecond
@@ -93,11 +95,15 @@ func (j *journals) restore(ctx context.Context) error {
 	var failed error
 	for n := range j.shards.subjects {
 		reconnects := j.jet.Reconnects()
+		if at, ok := j.restored[n]; ok && at == reconnects {
+			continue
+		}
 		if err := j.restoreShard(ctx, n); err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
 		j.jet.SetRestored(j.shards.subjects[n].stream, reconnects)
+		j.restored[n] = reconnects
 	}
 	return failed
 }
@@ -108,8 +114,8 @@ func (j *journals) restoreShard(ctx context.Context, shard int) error {
 	if err != nil {
 		return err
 	}
-	for _, journal := range j.cutOff(all, last, j.shards.subjects[shard].journal) {
-		created, failed, err := j.create(ctx, journal.RolledUp)
+	for _, writes := range j.cutOff(all, last, j.shards.subjects[shard].journal) {
+		created, failed, err := j.create(ctx, writes)
 		if created > 0 {
 			j.log.Warn().Int("shard", shard).Int64("records", created).Msg("restored records that a power loss had taken from the store")
 		}
@@ -123,9 +129,9 @@ func (j *journals) restoreShard(ctx context.Context, shard int) error {
 	return nil
 }
 
-// cutOff returns the journals whose batches were not stored as a whole, the newest first. all are the newest messages
-// of a shard, and last is the sequence of the last one.
-func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut []*jet.Journal) {
+// cutOff returns the writes of the batches that may not have been stored as a whole, the newest batch first, without writes
+// that would have expired. all are the newest messages of a shard, and last is the sequence of the last one.
+func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.JournalWrite) {
 	handled := map[string]bool{} // by writer: its newest journal was handled
 	for i, m := range slices.Backward(all) {
 		if m.Subject != key {
@@ -147,7 +153,9 @@ func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut []*jet.J
 			}
 		}
 		if !journal.BatchStored(m.Sequence, last, others) {
-			cut = append(cut, journal)
+			cut = append(cut, slices.DeleteFunc(journal.RolledUp, func(w jet.JournalWrite) bool {
+				return w.TTL > 0 && time.Since(m.Time) >= w.TTL
+			}))
 		}
 	}
 	return cut
@@ -220,8 +228,24 @@ func (j *journals) removeOld(ctx context.Context, newest []uint64) {
 			newest[n] = m.Sequence
 			continue
 		}
-		if err := j.jet.RemoveBelow(ctx, "remove old journals", sh.stream, sh.journal, m.Sequence+1); err != nil {
+		if err := j.remove(ctx, sh, m.Sequence); err != nil {
 			j.log.Debug().Err(err).Int("shard", n).Msg("journals were not removed; trying again later")
 		}
 	}
+}
+
+// remove removes the journals of a shard up to a sequence, one by one: a purge of several would make the server count
+// what each consumer of the stream has pending (work-around 19).
+func (j *journals) remove(ctx context.Context, sh *shardSubjects, through uint64) error {
+	for after := uint64(0); after < through; {
+		msgs, _, err := j.jet.Next(ctx, sh.stream, sh.journal, after, 1)
+		if err != nil || len(msgs) == 0 {
+			return err
+		}
+		after = msgs[0].Sequence
+		if err := j.jet.DeleteMsg(ctx, "remove an old journal", sh.stream, after); err != nil && !errors.Is(err, schemas.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
 }

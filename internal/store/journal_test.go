@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -181,11 +183,21 @@ func TestRestore(t *testing.T) {
 			}
 			publish(journalKey(shard), msg.Data)
 		}, len(records) - 10},
-		{"the batch was stored, and its records have expired", func(publish func(string, []byte)) {
+		{"the batch was stored, its records have ended, and something follows it", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			for range journal.Writes + 1 {
+				publish(journalKey(shard)+".gone", nil)
+			}
+		}, 0},
+		{"the batch spans two blocks, of which one is lost", func(publish func(string, []byte)) {
 			publish(journalKey(shard), msg.Data)
 			for range journal.Writes {
 				publish(journalKey(shard)+".gone", nil)
 			}
+		}, len(records)},
+		{"the batch was refused", func(publish func(string, []byte)) {
+			publish(journalKey(shard), msg.Data)
+			publish(journalKey(shard), append(bytes.Clone(msg.Data[:bytes.Index(msg.Data, []byte(journal.Batch))+len(journal.Batch)]), 0))
 		}, 0},
 		{"a later batch of the same writer was stored", func(publish func(string, []byte)) {
 			publish(journalKey(shard), msg.Data)
@@ -250,6 +262,102 @@ func TestRestore(t *testing.T) {
 				t.Errorf("the second restore wrote something: %v", err)
 			}
 		})
+	}
+}
+
+// TestRestoreNothingExpired: a record that would have expired is not restored.
+func TestRestoreNothingExpired(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, natstest.SyncAlways)
+	nc := srv.InProcess()
+	open(t, nc).Close()
+	js := natstest.JetStream(t, nc)
+	subject := func(name string) string { return "$KV." + schemas.BucketTimers(0) + ".timer." + name }
+	data := append([]byte{1, 2}, "b."...)
+	data = append(data, 2)
+	for _, w := range []struct {
+		name string
+		ttl  byte
+	}{{"expired", 1}, {"lasting", 100}} {
+		data = append(append(data, byte(len(subject(w.name)))), subject(w.name)...)
+		data = append(data, w.ttl, 1, 'd')
+	}
+	ack, err := js.Publish(t.Context(), journalKey(0), data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), ack.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.GetMsg(t.Context(), ack.Sequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the first record would have expired", func() bool { return time.Since(m.Time) > time.Second })
+	s := open(t, srv.InProcess(), func(c *store.Config) { c.GroupCommit = true })
+	for name, want := range map[string]bool{"expired": false, "lasting": true} {
+		if _, err := shardStream(t, s, 0).GetLastMsgForSubject(t.Context(), subject(name)); (err == nil) != want {
+			t.Errorf("the record %s: %v", name, err)
+		}
+	}
+}
+
+// TestRefusedBatchIsNotRestored: after the server has refused a batch, and the writes of its parts were made, nothing is
+// restored from its journal when the records have ended.
+func TestRefusedBatchIsNotRestored(t *testing.T) {
+	t.Parallel()
+	s := grouped(t)
+	const shard, n = 0, 200
+	writes := make([]store.Write, n)
+	due := storetest.NowMs(t, s) + 3600_000
+	for i, id := range storetest.IDsOf(s.Geometry(), shard, n) {
+		writes[i] = store.Write{ID: id, Record: storetest.Pending(due)}
+	}
+	revs := storetest.CreateAll(t, s, writes)
+	var wg sync.WaitGroup
+	refused := atomic.Int64{}
+	for i := range writes {
+		w := writes[i]
+		r := *w.Record
+		r.State, r.Queued = schemas.StateCancelled, false
+		w.Record, w.TTL, w.Rev = &r, journalTTL, revs[i]
+		if i == n-1 {
+			w.Rev-- // the revision of another timer
+		}
+		wg.Add(1)
+		s.UpdateAsync(w, func(res store.Result) {
+			if res.Err != nil {
+				refused.Add(1)
+			}
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	if refused.Load() != 1 {
+		t.Fatalf("%d writes were refused, want 1", refused.Load())
+	}
+	stream := shardStream(t, s, shard)
+	records := "$KV." + schemas.BucketTimers(shard) + ".timer.*"
+	last, err := stream.GetLastMsgForSubject(t.Context(), journalKey(shard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j, err := jet.ParseJournal(last.Data); err != nil || j.Writes != 0 {
+		t.Fatalf("the newest journal is of %d writes (%v): the last batch was not refused, or its journal counts", j.Writes, err)
+	}
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(records)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RestoreShard(t.Context(), shard); err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(records))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(info.State.Subjects); n != 0 {
+		t.Errorf("%d records were restored", n)
 	}
 }
 

@@ -116,7 +116,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.Close()
 		return nil, err
 	}
-	s.journals = &journals{jet: c, shards: s.Shards, log: log}
+	s.journals = &journals{jet: c, shards: s.Shards, log: log, restored: map[int]uint64{}}
 	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.journal(ctx, m.configs.atomic) }); err != nil {
 		c.Close()
 		return nil, err
