@@ -78,7 +78,15 @@ func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error 
 // that it replaced: if that is before the checked range, it is deleted in case it still
 // exists.
 func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
-	stream := g.shards.subjects[shard].stream
+	stream, reconnects := g.shards.subjects[shard].stream, g.jet.Reconnects()
+	// remove passes a revision that m has replaced to the remover.
+	remove := func(seq uint64, m *jet.Msg) error {
+		if err := g.rem.reserve(ctx, "remove superseded revisions"); err != nil {
+			return err
+		}
+		g.rem.put(superseded{revision: revision{stream, seq}, subject: m.Subject, by: m.Sequence, reconnects: reconnects})
+		return nil
+	}
 	last, err := g.shards.LastSeq(ctx, shard)
 	if err != nil {
 		return err
@@ -98,8 +106,10 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 				// Repair can restore the record.
 				continue
 			}
-			if older, ok := newest[m.Subject]; ok && !g.removeLater(stream, older, m.Sequence) {
-				return nil
+			if older, ok := newest[m.Subject]; ok {
+				if err := remove(older, m); err != nil {
+					return err
+				}
 			}
 			newest[m.Subject] = m.Sequence
 			if prev == 0 || prev > start {
@@ -108,20 +118,10 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}
-			if !g.removeLater(stream, prev, m.Sequence) {
-				return nil
+			if err := remove(prev, m); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
-}
-
-// removeLater passes a revision, and that which replaced it, to the remover. It returns false if the remover has
-// ended.
-func (g *revisionGC) removeLater(stream string, seq, by uint64) bool {
-	if !g.rem.reserve() {
-		return false
-	}
-	g.rem.put(superseded{revision{stream, seq}, by})
-	return true
 }

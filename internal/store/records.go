@@ -140,14 +140,15 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 		write(done)
 		return
 	}
-	if !r.gc.rem.reserve() {
+	if err := r.gc.rem.reserve(context.Background(), op); err != nil {
 		m.recycle()
-		done(jet.Ack{}, r.jet.ClosedError(op))
+		done(jet.Ack{}, err)
 		return
 	}
+	reconnects := r.jet.Reconnects()
 	write(func(a jet.Ack, err error) {
 		if err == nil {
-			r.gc.rem.put(superseded{replaced, a.Seq})
+			r.gc.rem.put(superseded{revision: replaced, subject: subject, by: a.Seq, reconnects: reconnects})
 		} else {
 			r.gc.rem.release()
 		}

@@ -1,13 +1,17 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -31,10 +35,7 @@ func TestRollUpRemovesOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Take all places of deletes: those of the claims stay in the queue.
-			for range removals {
-				s.rem.inflight <- struct{}{}
-			}
+			free := holdDeletes(s)
 			const n = 40
 			timers := make([]oldTimer, n)
 			for i := range timers {
@@ -65,9 +66,7 @@ func TestRollUpRemovesOne(t *testing.T) {
 					t.Errorf("timer %d: its last write rolls up while the delete of another revision is in flight", i)
 				}
 			}
-			for range removals {
-				<-s.rem.inflight
-			}
+			free()
 			for range n / 2 {
 				if res := <-results; res.Err != nil {
 					t.Fatal(res.Err)
@@ -106,9 +105,7 @@ func TestRollUpWaitsUntilClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range removals {
-		s.rem.inflight <- struct{}{}
-	}
+	holdDeletes(s)
 	timer := newOldTimer(t, s, "1", now)
 	timer.claim(t, s)
 	results := make(chan Result, 1)
@@ -118,6 +115,125 @@ func TestRollUpWaitsUntilClose(t *testing.T) {
 	case <-results: // sent before the connection closed, or refused
 	case <-time.After(time.Minute):
 		t.Fatal("the write was not answered")
+	}
+}
+
+// holdDeletes takes the places of all deletes, so that those of claims stay in the queue until free is called.
+func holdDeletes(s *Store) (free func()) {
+	for range removals {
+		s.rem.inflight <- struct{}{}
+	}
+	return func() {
+		for range removals {
+			<-s.rem.inflight
+		}
+	}
+}
+
+// TestRollUpGoesOnWithoutServer: a write that waits for a delete is answered when the delete fails, and does not wait until
+// the server is back.
+func TestRollUpGoesOnWithoutServer(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := openNode(t, srv.InProcess(nats.ReconnectWait(time.Millisecond)), Config{Node: "n1"})
+	now, err := s.nowMs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := holdDeletes(s)
+	timer := newOldTimer(t, s, "1", now)
+	timer.claim(t, s)
+	results := make(chan Result, 1)
+	timer.conclude(s, time.Minute, results)
+	srv.Stop()
+	free()
+	select {
+	case res := <-results:
+		if !errors.Is(res.Err, schemas.ErrUnavailable) {
+			t.Errorf("the write ended with %v", res.Err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the write waits until the server is back")
+	}
+	srv.Start()
+	s.rem.drain()
+}
+
+// TestReserveWhileDown: a write that needs a permit fails while the connection is down, because no delete can return one.
+func TestReserveWhileDown(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := openNode(t, srv.InProcess(nats.ReconnectWait(time.Millisecond)), Config{Node: "n1", Window: 4})
+	ctx := t.Context()
+	for range cap(s.rem.permits) {
+		if err := s.rem.reserve(ctx, "fill"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv.Stop()
+	if err := s.rem.reserve(ctx, "one more"); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Errorf("reserve returns %v", err)
+	}
+	srv.Start()
+	waittest.Until(t, "the connection is up", func() bool { return !s.jet.Down() })
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.rem.reserve(cancelled, "cancelled"); !errors.Is(err, context.Canceled) {
+		t.Errorf("reserve returns %v after its context has ended", err)
+	}
+	for range cap(s.rem.permits) {
+		s.rem.release()
+	}
+}
+
+// TestDeletesAreCheckedAfterReconnect: a server that has lost its power may have lost the revision that replaced one in the
+// queue of deletes, or may have given the sequence of that to another message. Neither is deleted.
+func TestDeletesAreCheckedAfterReconnect(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	geometry := schemas.DefaultGeometry()
+	geometry.Shards = 1
+	s := openNode(t, srv.InProcess(nats.ReconnectWait(time.Millisecond)), Config{Node: "n1", Geometry: geometry})
+	ctx := t.Context()
+	now, err := s.nowMs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := holdDeletes(s)
+	lost, kept, other := newOldTimer(t, s, "lost", now), newOldTimer(t, s, "kept", now), newOldTimer(t, s, "other", now)
+	pending := lost.rev
+	lost.claim(t, s)
+	kept.claim(t, s)
+	if err := s.rem.reserve(ctx, "test"); err != nil {
+		t.Fatal(err)
+	}
+	streamName := s.subjects[0].stream
+	s.rem.put(superseded{revision: revision{streamName, other.rev}, subject: s.subjects[0].timer + "gone", by: other.rev + 1})
+	stream, err := s.JetStream().Stream(ctx, streamName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(ctx, lost.rev); err != nil {
+		t.Fatal(err)
+	}
+	srv.Restart()
+	waittest.Until(t, "the store reconnects", func() bool { return s.jet.Reconnects() > 0 && !s.jet.Down() })
+	free()
+	s.rem.drain()
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(s.subjects[0].timer+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, timer := range []oldTimer{lost, kept, other} {
+		subject, _ := s.timerSubject(timer.id)
+		if n := info.State.Subjects[subject]; n != 1 {
+			t.Errorf("timer %s has %d revisions", timer.rec.EventID, n)
+		}
+	}
+	if m, err := s.jet.At(ctx, streamName, pending); err != nil {
+		t.Errorf("the pending revision whose claim is lost: %v", err)
+	} else if subject, _ := s.timerSubject(lost.id); m.Subject != subject {
+		t.Errorf("sequence %d is of %s", pending, m.Subject)
 	}
 }
 
