@@ -90,3 +90,27 @@ func TestRush(t *testing.T) {
 		t.Error("the last write of the rush does not roll up")
 	}
 }
+
+// TestIsRush: the larger the shard, the more old timers make a rush, and none do in a very large one.
+func TestIsRush(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		writes int64
+		blocks uint64
+		want   bool
+	}{
+		{rushWrites - 1, 0, false},
+		{rushWrites, 0, true},
+		{rushWrites, 16, true},
+		{rushWrites, 17, false},
+		{2000, 40, false},
+		{2400, 40, true},
+		{rushPerBlock * warmBlocks, warmBlocks, true},
+		{1 << 40, warmBlocks + 1, false},
+		{1 << 40, unknownBlocks, false},
+	} {
+		if got := isRush(c.writes, c.blocks); got != c.want {
+			t.Errorf("%d writes in a shard of %d blocks: %t", c.writes, c.blocks, got)
+		}
+	}
+}

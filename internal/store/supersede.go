@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,13 +89,22 @@ type revisionGC struct {
 type oldWrites struct {
 	n    atomic.Int64 // in the current window
 	warm atomic.Bool
+	// blocks is the number of blocks of the shard's stream; unknownBlocks at first.
+	blocks atomic.Uint64
 }
 
+// unknownBlocks makes a shard too large to be warm.
+const unknownBlocks = math.MaxUint64
+
 func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, replicated bool, log zerolog.Logger) *revisionGC {
-	return &revisionGC{
+	g := &revisionGC{
 		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
 		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1),
 	}
+	for n := range g.writes {
+		g.writes[n].blocks.Store(unknownBlocks)
+	}
+	return g
 }
 
 // mustRollUp reports whether the revision that w replaces could fire if it returned.
@@ -118,7 +128,7 @@ func (g *revisionGC) mayRollUp(w *Write) bool {
 		return true
 	}
 	sh := &g.writes[g.shards.geo.Shard(w.ID)]
-	if sh.n.Add(1) == rushWrites {
+	if sh.n.Add(1)%rushWrites == 0 {
 		select {
 		case g.rush <- struct{}{}:
 		default: // warmth handles all rushes at once
@@ -134,6 +144,8 @@ func (g *revisionGC) mayRollUp(w *Write) bool {
 const (
 	// warmCheck is the length of a window in which oldWrites counts.
 	warmCheck = 10 * time.Second
+	// blocksCheck is the interval at which the blocks of the shards are counted.
+	blocksCheck = time.Minute
 	// warmWindows is the number of busy windows in a row that make a shard warm.
 	warmWindows = 3
 	// warmRate is the number of oldWrites per second that make a window busy.
@@ -143,34 +155,36 @@ const (
 	warmBlocks = 200
 	// blockBytes is the size of a block in nats-server's file store.
 	blockBytes = 8 << 20
-	// rushWrites is the number of oldWrites in one window that is a rush: a burst of timers
-	// that were added long before. A rush makes a shard of at most rushBlocks blocks warm at
-	// once: its deletes, each with an fsync if every write is synced, would cost more than
-	// reading the blocks once.
-	rushWrites = 1000
-	rushBlocks = 16
+	// rushWrites, and rushPerBlock for each block of the shard's stream, is the number of oldWrites in one window
+	// that is a rush: a burst of timers that were added long before. A rush makes a shard warm at once. The first
+	// roll-up then reads all blocks, up to 20 ms each, while the stream takes no writes. As many deletes as make
+	// a rush have cost about as much: 40 µs of CPU each, and an fsync of some 0.3 ms if every write is synced.
+	rushWrites   = 1000
+	rushPerBlock = 60
 )
 
+// isRush reports whether a number of oldWrites in one window is a rush in a shard with a number of blocks.
+func isRush(writes int64, blocks uint64) bool {
+	return blocks <= warmBlocks && writes >= max(rushWrites, rushPerBlock*int64(blocks))
+}
+
 // warmth decides which shards are warm, after each window and when a rush begins, until ctx
-// ends.
+// ends. It asks for the number of blocks before there is a rush: while thousands of deletes wait, the server
+// answers other requests seconds later.
 func (g *revisionGC) warmth(ctx context.Context) {
+	var counting sync.WaitGroup
+	defer counting.Wait()
+	counting.Go(func() { g.countBlocks(ctx) })
 	tick := time.NewTicker(warmCheck)
 	defer tick.Stop()
 	streak := make([]int, g.shards.geo.Shards)
-	blocks := func(n int) uint64 {
-		info, err := g.jet.Stream(ctx, g.shards.subjects[n].stream)
-		if err != nil {
-			return 1<<64 - 1 // treat the shard as too large
-		}
-		return info.State.Bytes / blockBytes
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-g.rush:
 			for n := range g.writes {
-				if sh := &g.writes[n]; sh.n.Load() >= rushWrites && !sh.warm.Load() && blocks(n) <= rushBlocks {
+				if sh := &g.writes[n]; !sh.warm.Load() && isRush(sh.n.Load(), sh.blocks.Load()) {
 					streak[n] = warmWindows
 					sh.warm.Store(true)
 				}
@@ -180,11 +194,29 @@ func (g *revisionGC) warmth(ctx context.Context) {
 		}
 		for n := range g.writes {
 			sh := &g.writes[n]
-			busy := sh.n.Swap(0) >= warmRate*int64(warmCheck/time.Second) && blocks(n) <= warmBlocks
+			busy := sh.n.Swap(0) >= warmRate*int64(warmCheck/time.Second) && sh.blocks.Load() <= warmBlocks
 			if streak[n]++; !busy {
 				streak[n] = 0
 			}
 			sh.warm.Store(streak[n] >= warmWindows)
+		}
+	}
+}
+
+// countBlocks keeps the numbers of blocks until ctx ends.
+func (g *revisionGC) countBlocks(ctx context.Context) {
+	tick := time.NewTicker(blocksCheck)
+	defer tick.Stop()
+	for {
+		for n := range g.writes {
+			if info, err := g.jet.Stream(ctx, g.shards.subjects[n].stream); err == nil {
+				g.writes[n].blocks.Store(info.State.Bytes / blockBytes)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
 	}
 }
