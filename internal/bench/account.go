@@ -232,8 +232,8 @@ func (a *Account) cover(n, missed int) int {
 
 func (a *Account) covers(n int) bool { return a.covered != nil && a.covered[n] }
 
-// verify counts the timers. Of those that are not in the stream, as many as the stream has removed are found if the
-// subscriber received them.
+// verify counts the timers. A timer that is not in the stream counts as found if the subscriber received it, as long as
+// the stream has removed as many.
 func (a *Account) verify(removed int) {
 	a.Expected = len(a.dueMs)
 	for n, due := range a.dueMs {

@@ -1,9 +1,9 @@
 // Package gctune makes Go's garbage collector run less often if the machine has memory to
 // spare. With Go's default (GOGC=100) the heap doubles between two collections: a busy node
 // then spends a tenth of its CPU in collections, and timers that are due during one are late.
-// gctune lets the heap grow to four times the live memory, or to a thirty-second of the machine's or
-// the container's memory above it if that is more and the process is busy, up to half of that memory.
-// With more live memory it lowers the factor, down to Go's default. When a busy process becomes quiet,
+// gctune lets the heap grow to four times the live memory. In a busy process it allows garbage of a
+// thirty-second of the memory of the machine or the container, if that is more. Both hold up to a heap of
+// half of that memory. With more live memory gctune lowers the factor, down to Go's default. When a busy process becomes quiet,
 // gctune returns the free memory to the system (release.go).
 //
 // gctune does not request huge pages for the heap. They save CPU while a heap grows for the first time,

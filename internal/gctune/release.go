@@ -17,10 +17,10 @@ import (
 //     if the process would take busyLooks intervals to allocate the gain: it keeps far more garbage
 //     than it needs. An example is the time after millions of adds, when only the search index works.
 //
-// A release costs three garbage collections, whose time is proportional to the live heap, so it
-// is made at most once in releasePause, and takes at most one part in releaseShare of the time. In a quiet
-// process that would return as much as it keeps, as after millions of adds, it takes at most one part in
-// quietReleaseShare: such a process has the time, and does not make as much garbage again soon.
+// A release costs three garbage collections, whose time is proportional to the live heap. Therefore there
+// is at most one release in releasePause, and releases take at most 1/releaseShare of the time. In a quiet
+// process whose gain is at least its live heap, as after millions of adds, they take at most
+// 1/quietReleaseShare: such a process has the time, and does not make as much garbage again soon.
 const (
 	// releaseLeast and releaseMuch are minimum gains of a release, in bytes.
 	releaseLeast = 64 << 20

@@ -107,6 +107,9 @@ func (c *Connection) Error(op string, err error) error { return c.mapErr.wrap(op
 // ClosedError is the error of a call that is made after Close.
 func (c *Connection) ClosedError(op string) error { return c.mapErr.wrap(op, nats.ErrConnectionClosed) }
 
+// DownError is the error of a call that is made while the connection is down.
+func (c *Connection) DownError(op string) error { return c.mapErr.wrap(op, nats.ErrDisconnected) }
+
 // call requests what changes nothing from JetStream's API and decodes the answer. The
 // request is hedged.
 func (c *Connection) call(ctx context.Context, op, subject string, body []byte, into any) error {

@@ -19,8 +19,8 @@ import (
 //   - nothing follows the batch: no more sequences follow the journal than the batch has writes, apart from messages that
 //     are not of this batch. If the batch spans two blocks, its end may be on disk and its beginning lost.
 //
-// If nothing follows a batch, nothing but its TTL has ended a record of it, so those that do not exist and have not
-// expired are lost. If anything follows it, its journal is not used, even if messages were removed since. Then lost
+// If nothing follows a batch, nothing but its TTL has ended a record of it. So a record that does not exist, and would
+// not have expired, is lost. If anything follows it, its journal is not used, even if messages were removed since. Then lost
 // records are not restored in two cases: another writer stored messages between the journal and the batch, and as many
 // of these as the batch has writes have been removed again; or another writer stored messages after the batch, before
 // that was synced.

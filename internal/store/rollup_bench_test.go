@@ -74,8 +74,8 @@ func BenchmarkRollUp(b *testing.B) {
 	}
 }
 
-// BenchmarkRollUpBehind measures a roll-up that removes one revision, and one that removes two, in a stream
-// with 300,000 timers and a consumer that has read nothing yet (work-around 19).
+// BenchmarkRollUpBehind measures roll-ups of one revision and of two, in a stream with 300,000 timers and a
+// consumer that has read nothing yet (work-around 19).
 func BenchmarkRollUpBehind(b *testing.B) {
 	const timers = 300_000
 	s := benchStore(b, 1)

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -302,7 +301,7 @@ func (r *remover) waitForPermit(ctx context.Context, op string) error {
 			return ctx.Err()
 		case <-tick.C:
 			if r.jet.Down() {
-				return r.jet.Error(op, nats.ErrDisconnected)
+				return r.jet.DownError(op)
 			}
 		}
 	}
@@ -322,8 +321,8 @@ func (r *remover) release() {
 func (r *remover) put(v superseded) {
 	r.mu.Lock()
 	r.queue = append(r.queue, v)
-	if r.after != nil {
-		r.after[v.later()] = r.after[v.later()]
+	if _, ok := r.after[v.later()]; !ok && r.after != nil {
+		r.after[v.later()] = nil
 	}
 	r.mu.Unlock()
 	select {

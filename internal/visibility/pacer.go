@@ -2,11 +2,11 @@ package visibility
 
 import "time"
 
-// The search index is never urgent, but its writing takes CPU from timers that are: a change costs
-// 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of what the machine has to
-// spare. On a busy machine it yields: it writes at minDuty, and reads no more while its queue is
-// full. A stream of a bucket keeps the last record of each key, so what changes several times
-// meanwhile is read once.
+// The search index is never urgent, but it takes CPU from timers, which are urgent: writing a change
+// costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
+// CPU time. On a busy machine the follower yields: it writes at minDuty, and stops reading while its
+// queue is full. A stream of a bucket keeps the last record of each key, so a record that changes
+// several times meanwhile is read once.
 //
 // A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. If the
 // machine is still busy then, the follower goes on as if it were not: when its queue is full, it
@@ -23,7 +23,7 @@ const (
 	mostRowCost = 50 * time.Microsecond
 	// yieldBelow is the number of spare cores below which the follower yields.
 	yieldBelow = 0.4
-	// yieldMost bounds how long it yields without a pause. As long it does not yield again after that.
+	// yieldMost bounds the time that the follower yields without a pause. It is also the length of that pause.
 	yieldMost = 30 * time.Second
 )
 
