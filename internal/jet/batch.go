@@ -68,7 +68,9 @@ type streamWrites struct {
 	batch   bool      // a batch is in flight, or its journal is
 	ready   *batch    // the batch whose journal is stored: it goes next
 	journal string    // the subject of the journals, "" if no write of the stream rolls up
-	refused string    // the id of a batch whose journal is stored and which the server has refused, or ""
+	// unstored is the id of the last batch that has a journal and was refused or not answered; "" for none, or if
+	// an empty journal follows that.
+	unstored string
 	// restored is the number of reconnects after which the stream's records were restored.
 	restored uint64
 	// sending says that a write has left the queue and is not sent yet: no other write
@@ -81,10 +83,10 @@ type batch struct {
 	id     string // unique among all clients, as the inbox in it is
 	q      *streamWrites
 	writes []write
-	// journaled says that the batch has a journal.
-	journaled bool
-	late      *time.Timer
-	leave     func() // lets other streams go; called once or more
+	// journaled says that the batch has a journal, or may have one; stored, that the batch is stored.
+	journaled, stored bool
+	late              *time.Timer
+	leave             func() // lets other streams go; called once or more
 }
 
 // committer commits the writes of several streams, by themselves or in batches.
@@ -275,15 +277,8 @@ func (c *committer) step() bool {
 		if len(next) == 0 {
 			continue
 		}
-		if refused := q.refused; refused != "" {
-			// On the same connection as the writes that follow, so it is stored before them.
-			q.refused, q.sending = "", true
-			c.mu.Unlock()
-			if c.mayWrite(q) == nil {
-				c.pub.send("write an empty journal", q.journal, nil, emptyJournal(refused), func(Ack, error) {})
-			}
-			c.mu.Lock()
-			q.sending = false
+		if q.unstored != "" {
+			c.writeEmptyJournal(q)
 		}
 		if len(next) >= minBatch {
 			q.batch = true
@@ -306,6 +301,33 @@ func (c *committer) step() bool {
 	}
 	c.mu.Unlock()
 	return false
+}
+
+// writeEmptyJournal writes an empty journal after that of a batch that was refused or not answered. It goes on the same
+// connection as the writes that follow, so it is stored before them. If it fails, the next call repeats it. c.mu is held,
+// and released meanwhile.
+func (c *committer) writeEmptyJournal(q *streamWrites) {
+	batch := q.unstored
+	q.unstored, q.sending = "", true
+	c.mu.Unlock()
+	failed := func() {
+		c.mu.Lock()
+		if q.unstored == "" {
+			q.unstored = batch
+		}
+		c.mu.Unlock()
+	}
+	if c.mayWrite(q) != nil {
+		failed()
+	} else {
+		c.pub.send("write an empty journal", q.journal, nil, emptyJournal(batch), func(_ Ack, err error) {
+			if err != nil {
+				failed()
+			}
+		})
+	}
+	c.mu.Lock()
+	q.sending = false
 }
 
 // next takes the writes of a stream that may go now: minBatch writes or more as a batch,
@@ -394,7 +416,8 @@ func (c *committer) begin(q *streamWrites, ws []write) {
 // journaled has a batch sent once its journal is stored. If the server or the client refuses the journal, for example
 // because the stream is full, the writes of the batch go by themselves.
 func (c *committer) journaled(b *batch, a Ack, err error) {
-	b.journaled = err == nil
+	refused := a.refused != nil || Permanent(err)
+	b.journaled = !refused
 	c.mu.Lock()
 	if err == nil && !c.closed {
 		b.q.ready = b
@@ -403,7 +426,6 @@ func (c *committer) journaled(b *batch, a Ack, err error) {
 		return
 	}
 	c.mu.Unlock()
-	refused := a.refused != nil || Permanent(err)
 	var again [][]write
 	if refused {
 		again = slices.Collect(slices.Chunk(b.writes, minBatch-1))
@@ -464,13 +486,13 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b.q.batch = false
+	if b.journaled && !b.stored {
+		b.q.unstored = b.id
+	}
 	if c.closed {
 		return false
 	}
 	if len(again) > 0 {
-		if b.journaled {
-			b.q.refused = b.id
-		}
 		b.q.halves = append(again, b.q.halves...)
 	}
 	return true
@@ -514,6 +536,7 @@ func (c *committer) committed(b *batch, a Ack, err error) {
 		}
 		return
 	}
+	b.stored = err == nil
 	c.finish(b, nil)
 	for i, w := range ws {
 		<-c.permits

@@ -98,7 +98,7 @@ func (c *Connection) WaitConnected(ctx context.Context) error {
 
 // OnBreak has f called, on another goroutine and at most once, when the connection
 // breaks; forget cancels that. It returns false, and does not keep f, if the connection
-// is down.
+// is down; f may have been called then.
 func (c *Connection) OnBreak(f func()) (forget func(), ok bool) { return c.pub.onBreak(f) }
 
 // Error maps an error of nats.go or of this package; op says what was tried.

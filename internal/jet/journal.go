@@ -25,8 +25,9 @@ import (
 // of these as the batch has writes have been removed again; or another writer stored messages after the batch, before
 // that was synced.
 //
-// After the server has refused a batch, its writes go in smaller batches or by themselves. The committer first writes
-// an empty journal, so that the journal of the refused batch is not used.
+// After the server has refused a batch or has not answered it, later writes of the stream may end its records, while the
+// batch was never stored. So the committer writes an empty journal before the next write. A committer that ends
+// before that leaves a journal that may be used, until it is removed a minute or two after the last batch.
 
 // Journal is the content of a batch's journal.
 type Journal struct {

@@ -250,17 +250,20 @@ func (p *publisher) reconnects() uint64 { return p.nc.Stats().Reconnects }
 
 // onBreak is Client.OnBreak.
 func (p *publisher) onBreak(f func()) (forget func(), ok bool) {
-	if !p.nc.IsConnected() {
-		return func() {}, false
-	}
 	p.mu.Lock()
 	p.breaks[&f] = struct{}{}
 	p.mu.Unlock()
-	return func() {
+	forget = func() {
 		p.mu.Lock()
 		delete(p.breaks, &f)
 		p.mu.Unlock()
-	}, true
+	}
+	// Only now: a break before this line would not be noticed otherwise.
+	if !p.nc.IsConnected() {
+		forget()
+		return func() {}, false
+	}
+	return forget, true
 }
 
 func (p *publisher) breakAll() {

@@ -129,10 +129,12 @@ func (j *journals) restoreShard(ctx context.Context, shard int) error {
 	return nil
 }
 
-// cutOff returns the writes of the batches that may not have been stored as a whole, the newest batch first, without writes
-// that would have expired. all are the newest messages of a shard, and last is the sequence of the last one.
+// cutOff returns the writes of the batches that may not have been stored as a whole, the newest batch first, without
+// writes that would have expired, and of each record only the newest write of any journal. all are the newest messages
+// of a shard, and last is the sequence of the last one.
 func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.JournalWrite) {
 	handled := map[string]bool{} // by writer: its newest journal was handled
+	newer := map[string]bool{}   // by subject: a newer journal has a write of the record
 	for i, m := range slices.Backward(all) {
 		if m.Subject != key {
 			continue
@@ -141,6 +143,12 @@ func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.
 		if err != nil {
 			j.log.Warn().Err(err).Str("key", key).Uint64("seq", m.Sequence).Msg("skipping a journal that cannot be read")
 			continue
+		}
+		writes := slices.DeleteFunc(slices.Clone(journal.RolledUp), func(w jet.JournalWrite) bool {
+			return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL
+		})
+		for _, w := range journal.RolledUp {
+			newer[w.Subject] = true
 		}
 		if handled[journal.Writer()] {
 			continue
@@ -153,9 +161,7 @@ func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.
 			}
 		}
 		if !journal.BatchStored(m.Sequence, last, others) {
-			cut = append(cut, slices.DeleteFunc(journal.RolledUp, func(w jet.JournalWrite) bool {
-				return w.TTL > 0 && time.Since(m.Time) >= w.TTL
-			}))
+			cut = append(cut, writes)
 		}
 	}
 	return cut
@@ -239,7 +245,7 @@ func (j *journals) removeOld(ctx context.Context, newest []uint64) {
 func (j *journals) remove(ctx context.Context, sh *shardSubjects, through uint64) error {
 	for after := uint64(0); after < through; {
 		msgs, _, err := j.jet.Next(ctx, sh.stream, sh.journal, after, 1)
-		if err != nil || len(msgs) == 0 {
+		if err != nil || len(msgs) == 0 || msgs[0].Sequence > through {
 			return err
 		}
 		after = msgs[0].Sequence

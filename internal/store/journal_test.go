@@ -265,7 +265,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreNothingExpired: a record that would have expired is not restored.
+// TestRestoreNothingExpired: a record that would have expired is not restored, not even its earlier state from an older
+// journal.
 func TestRestoreNothingExpired(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, natstest.SyncAlways)
@@ -273,19 +274,27 @@ func TestRestoreNothingExpired(t *testing.T) {
 	open(t, nc).Close()
 	js := natstest.JetStream(t, nc)
 	subject := func(name string) string { return "$KV." + schemas.BucketTimers(0) + ".timer." + name }
-	data := append([]byte{1, 2}, "b."...)
-	data = append(data, 2)
-	for _, w := range []struct {
+	type write struct {
 		name string
 		ttl  byte
-	}{{"expired", 1}, {"lasting", 100}} {
-		data = append(append(data, byte(len(subject(w.name)))), subject(w.name)...)
-		data = append(data, w.ttl, 1, 'd')
 	}
-	ack, err := js.Publish(t.Context(), journalKey(0), data)
-	if err != nil {
-		t.Fatal(err)
+	journal := func(batch string, writes ...write) *jetstream.PubAck {
+		t.Helper()
+		data := append([]byte{1, byte(len(batch))}, batch...)
+		data = append(data, byte(len(writes)))
+		for _, w := range writes {
+			data = append(append(data, byte(len(subject(w.name)))), subject(w.name)...)
+			data = append(data, w.ttl, 1, 'd')
+		}
+		ack, err := js.Publish(t.Context(), journalKey(0), data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ack
 	}
+	// Another writer has claimed the record that expires, before that.
+	journal("a.1", write{"expired", 0}, write{"claimed", 0})
+	ack := journal("b.1", write{"expired", 1}, write{"lasting", 100})
 	stream, err := js.Stream(t.Context(), ack.Stream)
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +305,7 @@ func TestRestoreNothingExpired(t *testing.T) {
 	}
 	waittest.Until(t, "the first record would have expired", func() bool { return time.Since(m.Time) > time.Second })
 	s := open(t, srv.InProcess(), func(c *store.Config) { c.GroupCommit = true })
-	for name, want := range map[string]bool{"expired": false, "lasting": true} {
+	for name, want := range map[string]bool{"expired": false, "lasting": true, "claimed": true} {
 		if _, err := shardStream(t, s, 0).GetLastMsgForSubject(t.Context(), subject(name)); (err == nil) != want {
 			t.Errorf("the record %s: %v", name, err)
 		}

@@ -171,7 +171,9 @@ func TestReserveWhileDown(t *testing.T) {
 		}
 	}
 	srv.Stop()
-	if err := s.rem.reserve(ctx, "one more"); !errors.Is(err, schemas.ErrUnavailable) {
+	bounded, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	if err := s.rem.reserve(bounded, "one more"); !errors.Is(err, schemas.ErrUnavailable) {
 		t.Errorf("reserve returns %v", err)
 	}
 	srv.Start()

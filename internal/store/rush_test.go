@@ -105,8 +105,8 @@ func TestIsRush(t *testing.T) {
 		{rushWrites, 17, false},
 		{2000, 40, false},
 		{2400, 40, true},
-		{rushPerBlock * warmBlocks, warmBlocks, true},
-		{1 << 40, warmBlocks + 1, false},
+		{rushPerBlock * rushBlocks, rushBlocks, true},
+		{1 << 40, rushBlocks + 1, false},
 		{1 << 40, unknownBlocks, false},
 	} {
 		if got := isRush(c.writes, c.blocks); got != c.want {

@@ -160,11 +160,16 @@ const (
 	// a rush have cost about as much: 40 µs of CPU each, and an fsync of some 0.3 ms if every write is synced.
 	rushWrites   = 1000
 	rushPerBlock = 60
+	// rushBlocks is the number of blocks above which no number of writes is a rush: it bounds the time in which the
+	// stream takes no writes.
+	rushBlocks = 64
+	// blocksRetry is the pause before a shard whose number of blocks is not known is asked again.
+	blocksRetry = time.Second
 )
 
 // isRush reports whether a number of oldWrites in one window is a rush in a shard with a number of blocks.
 func isRush(writes int64, blocks uint64) bool {
-	return blocks <= warmBlocks && writes >= max(rushWrites, rushPerBlock*int64(blocks))
+	return blocks <= rushBlocks && writes >= max(rushWrites, rushPerBlock*int64(blocks))
 }
 
 // warmth decides which shards are warm, after each window and when a rush begins, until ctx
@@ -204,18 +209,20 @@ func (g *revisionGC) warmth(ctx context.Context) {
 
 // countBlocks keeps the numbers of blocks until ctx ends.
 func (g *revisionGC) countBlocks(ctx context.Context) {
-	tick := time.NewTicker(blocksCheck)
-	defer tick.Stop()
 	for {
+		next := blocksCheck
 		for n := range g.writes {
+			blocks := &g.writes[n].blocks
 			if info, err := g.jet.Stream(ctx, g.shards.subjects[n].stream); err == nil {
-				g.writes[n].blocks.Store(info.State.Bytes / blockBytes)
+				blocks.Store(info.State.Bytes / blockBytes)
+			} else if blocks.Load() == unknownBlocks {
+				next = blocksRetry
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(next):
 		}
 	}
 }
@@ -425,13 +432,14 @@ func (r *remover) run() {
 // record still. reconnects is the number of reconnects now.
 func (r *remover) check(ctx context.Context, v superseded, reconnects uint64) {
 	replaced, err := r.replaced(ctx, v)
-	if err == nil && replaced {
+	again := err != nil || r.jet.Reconnects() != reconnects
+	if replaced && !again {
 		v.reconnects = reconnects
 		r.remove(v)
 		return
 	}
 	<-r.inflight
-	if err != nil {
+	if again {
 		r.again(v)
 		return
 	}

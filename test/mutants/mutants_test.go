@@ -68,8 +68,9 @@ var planted = []plant{
 	{m("the batch before a writer's last one is restored", "internal/store/journal.go", "if handled[journal.Writer()] {", "if false {"), "./internal/store", "TestRestore$"},
 	{m("messages of other writers pass for those of the batch", "internal/store/journal.go", "if !journal.IsOf(after) {", "if after == nil {"), "./internal/store", "TestRestore$"},
 	{m("a batch at the end of its stream counts as stored", "internal/jet/journal.go", "last > seq+uint64(others)", "last >= seq+uint64(others)"), "./internal/store", "TestRestore$"},
-	{m("the journal of a refused batch counts", "internal/jet/batch.go", "			b.q.refused = b.id", "			_ = b.id"), "./internal/store", "TestRefusedBatchIsNotRestored"},
-	{m("a record that would have expired is restored", "internal/store/journal.go", "return w.TTL > 0 && time.Since(m.Time) >= w.TTL", "return false"), "./internal/store", "TestRestoreNothingExpired"},
+	{m("the journal of a refused batch counts", "internal/jet/batch.go", "		b.q.unstored = b.id", "		_ = b.id"), "./internal/store", "TestRefusedBatchIsNotRestored"},
+	{m("an older journal restores a record that has ended", "internal/store/journal.go", "return newer[w.Subject] ||", "return"), "./internal/store", "TestRestoreNothingExpired"},
+	{m("a record that would have expired is restored", "internal/store/journal.go", "return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL", "return newer[w.Subject]"), "./internal/store", "TestRestoreNothingExpired"},
 	{m("journals fill what is kept for claims", "internal/store/journal.go", "most = min(most, limit/journalParts)", "most = min(most, limit)"), "./internal/store", "TestJournalsFit"},
 	{m("a store writes to a shard before its records are restored", "internal/jet/batch.go", "if reconnects != q.restored {", "if reconnects == 1<<63 {"), "./internal/jet", "TestWritesWaitForRestore"},
 
