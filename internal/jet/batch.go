@@ -68,8 +68,8 @@ type streamWrites struct {
 	batch   bool      // a batch is in flight, or its journal is
 	ready   *batch    // the batch whose journal is stored: it goes next
 	journal string    // the subject of the journals, "" if no write of the stream rolls up
-	// unstored is the id of the last batch that has a journal and was refused or not answered; "" for none, or if
-	// an empty journal follows that.
+	// unstored is the id of the last batch that has a journal and was not stored. It is the writer's part of that id if
+	// the batch was not answered, and "" if there is none, or if an empty journal follows.
 	unstored string
 	// restored is the number of reconnects after which the stream's records were restored.
 	restored uint64
@@ -83,10 +83,11 @@ type batch struct {
 	id     string // unique among all clients, as the inbox in it is
 	q      *streamWrites
 	writes []write
-	// journaled says that the batch has a journal, or may have one; stored, that the batch is stored.
-	journaled, stored bool
-	late              *time.Timer
-	leave             func() // lets other streams go; called once or more
+	// journaled says that the batch has a journal, or may have one; stored, that the batch is stored; refused,
+	// that it is not, because the server refused it or it was not sent.
+	journaled, stored, refused bool
+	late                       *time.Timer
+	leave                      func() // lets other streams go; called once or more
 }
 
 // committer commits the writes of several streams, by themselves or in batches.
@@ -173,7 +174,7 @@ func (c *committer) send(stream string, w write) {
 		return
 	}
 	q := c.of(stream)
-	if !q.batch && !q.sending && len(q.queue) == 0 && len(q.halves) == 0 && c.singleMay(q) {
+	if !q.batch && !q.sending && q.unstored == "" && len(q.queue) == 0 && len(q.halves) == 0 && c.singleMay(q) {
 		q.singles++
 		c.singles++
 		c.mu.Unlock()
@@ -181,9 +182,9 @@ func (c *committer) send(stream string, w write) {
 		return
 	}
 	q.queue = append(q.queue, w)
-	n := len(q.queue)
+	n, unstored := len(q.queue), q.unstored != ""
 	c.mu.Unlock()
-	if n == minBatch || n == minSecondBatch {
+	if n == minBatch || n == minSecondBatch || unstored {
 		c.signal()
 	}
 }
@@ -278,7 +279,11 @@ func (c *committer) step() bool {
 			continue
 		}
 		if q.unstored != "" {
-			c.writeEmptyJournal(q)
+			if err := c.writeEmptyJournal(q); err != nil {
+				c.mu.Unlock()
+				c.fail(next, err)
+				return true
+			}
 		}
 		if len(next) >= minBatch {
 			q.batch = true
@@ -304,9 +309,9 @@ func (c *committer) step() bool {
 }
 
 // writeEmptyJournal writes an empty journal after that of a batch that was refused or not answered. It goes on the same
-// connection as the writes that follow, so it is stored before them. If it fails, the next call repeats it. c.mu is held,
-// and released meanwhile.
-func (c *committer) writeEmptyJournal(q *streamWrites) {
+// connection as the writes that follow, so it is stored before them. If it fails, the next call repeats it. It returns an
+// error if the stream may not be written yet. c.mu is held, and released meanwhile.
+func (c *committer) writeEmptyJournal(q *streamWrites) error {
 	batch := q.unstored
 	q.unstored, q.sending = "", true
 	c.mu.Unlock()
@@ -317,7 +322,8 @@ func (c *committer) writeEmptyJournal(q *streamWrites) {
 		}
 		c.mu.Unlock()
 	}
-	if c.mayWrite(q) != nil {
+	err := c.mayWrite(q)
+	if err != nil {
 		failed()
 	} else {
 		c.pub.send("write an empty journal", q.journal, nil, emptyJournal(batch), func(_ Ack, err error) {
@@ -328,6 +334,7 @@ func (c *committer) writeEmptyJournal(q *streamWrites) {
 	}
 	c.mu.Lock()
 	q.sending = false
+	return err
 }
 
 // next takes the writes of a stream that may go now: minBatch writes or more as a batch,
@@ -486,8 +493,12 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b.q.batch = false
-	if b.journaled && !b.stored {
+	switch {
+	case !b.journaled || b.stored:
+	case b.refused:
 		b.q.unstored = b.id
+	default:
+		b.q.unstored = writerOf(b.id)
 	}
 	if c.closed {
 		return false
@@ -500,6 +511,7 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 
 // abandon ends a batch that was not sent, and fails its writes.
 func (c *committer) abandon(b *batch, err error) {
+	b.refused = true
 	c.finish(b, nil)
 	c.fail(b.writes, err)
 }
@@ -508,6 +520,7 @@ func (c *committer) abandon(b *batch, err error) {
 // fails that write.
 func (c *committer) without(b *batch, refused int, err error) {
 	ws := b.writes
+	b.refused = true
 	var rest [][]write
 	for _, part := range [][]write{ws[:refused:refused], ws[refused+1:]} {
 		if len(part) > 0 {
@@ -531,6 +544,7 @@ func (c *committer) committed(b *batch, a Ack, err error) {
 	}
 	if err != nil && a.refused != nil {
 		// The server refuses the batch as a whole.
+		b.refused = true
 		if !c.finish(b, [][]write{ws[: n/2 : n/2], ws[n/2:]}) {
 			c.fail(ws, nats.ErrConnectionClosed)
 		}

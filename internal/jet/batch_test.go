@@ -2,6 +2,7 @@ package jet
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -70,5 +71,49 @@ func TestWritesWaitForRestore(t *testing.T) {
 	c.SetRestored("journaled", c.Reconnects())
 	if n := write("journaled", most); n > 0 {
 		t.Errorf("%d writes failed after the records were restored", n)
+	}
+}
+
+// TestEmptyJournal: before the next write of a stream whose last batch has a journal and was not answered, an empty journal
+// is stored, also if that write goes by itself.
+func TestEmptyJournal(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, natstest.SyncAlways)
+	c, err := New(srv.Connect(), Options{Timeout: 5 * time.Second, Window: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cfg := StreamConfig{Name: "journaled", Subjects: []string{"journaled.>"}, Storage: FileStorage, AllowAtomicPublish: true}
+	if err := c.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	c.CommitInBatches(Journals{MaxBytes: 1 << 20, Subject: func(stream string) string { return stream + ".journal" }})
+	c.SetRestored("journaled", c.Reconnects())
+	c.batches.mu.Lock()
+	c.batches.of("journaled").unstored = "writer."
+	c.batches.mu.Unlock()
+	for range 2 {
+		if _, err := c.Await(t.Context(), "write", func(done func(Ack, error)) {
+			c.WriteAsync("journaled", "write", "journaled.key", nil, nil, done)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var subjects []string
+	for seq := range uint64(3) {
+		m, err := c.At(t.Context(), "journaled", seq+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if subjects = append(subjects, m.Subject); m.Subject != "journaled.journal" {
+			continue
+		}
+		if j, err := ParseJournal(m.Data); err != nil || j.Writes != 0 || j.Writer() != "writer." {
+			t.Errorf("the journal is %+v (%v)", j, err)
+		}
+	}
+	if want := []string{"journaled.journal", "journaled.key", "journaled.key"}; !slices.Equal(subjects, want) {
+		t.Errorf("the stream has %v, want %v", subjects, want)
 	}
 }

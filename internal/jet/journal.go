@@ -27,7 +27,8 @@ import (
 //
 // After the server has refused a batch or has not answered it, later writes of the stream may end its records, while the
 // batch was never stored. So the committer writes an empty journal before the next write. A committer that ends
-// before that leaves a journal that may be used, until it is removed a minute or two after the last batch.
+// before that leaves a journal that may be used, until it is removed one to two minutes later. An empty journal has the id
+// of a batch that was certainly not stored, otherwise only the writer's part of the id.
 
 // Journal is the content of a batch's journal.
 type Journal struct {
@@ -40,7 +41,9 @@ type Journal struct {
 }
 
 // Writer returns the part of the batch's id that is unique to the connection which committed it.
-func (j *Journal) Writer() string { return j.Batch[:strings.LastIndexByte(j.Batch, '.')+1] }
+func (j *Journal) Writer() string { return writerOf(j.Batch) }
+
+func writerOf(batch string) string { return batch[:strings.LastIndexByte(batch, '.')+1] }
 
 // IsOf reports whether a message was committed by the batch.
 func (j *Journal) IsOf(m *Msg) bool { return m.Header.Get(batchIDHeader) == j.Batch }
@@ -76,7 +79,7 @@ func (w *write) size() int {
 
 func (w *write) rollsUp() bool { return len(w.hdr[headerRollup]) > 0 }
 
-// emptyJournal returns the journal of a batch that was refused, encoded.
+// emptyJournal returns an empty journal with the id of a batch, or the writer's part of it, encoded.
 func emptyJournal(batch string) []byte {
 	return append(appendField([]byte{journalFormat}, batch), 0)
 }

@@ -135,6 +135,7 @@ func (j *journals) restoreShard(ctx context.Context, shard int) error {
 func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.JournalWrite) {
 	handled := map[string]bool{} // by writer: its newest journal was handled
 	newer := map[string]bool{}   // by subject: a newer journal has a write of the record
+	refused := map[string]bool{} // by id: a batch that was not stored, and whose journal does not count
 	for i, m := range slices.Backward(all) {
 		if m.Subject != key {
 			continue
@@ -147,8 +148,11 @@ func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.
 		writes := slices.DeleteFunc(slices.Clone(journal.RolledUp), func(w jet.JournalWrite) bool {
 			return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL
 		})
+		if journal.Writes == 0 {
+			refused[journal.Batch] = true
+		}
 		for _, w := range journal.RolledUp {
-			newer[w.Subject] = true
+			newer[w.Subject] = newer[w.Subject] || !refused[journal.Batch]
 		}
 		if handled[journal.Writer()] {
 			continue
@@ -221,8 +225,8 @@ func (j *journals) create(ctx context.Context, writes []jet.JournalWrite) (creat
 	return created, failed, err
 }
 
-// removeOld removes the journals of shards that have no newer ones since the last call. A failure is repeated at the
-// next call.
+// removeOld removes the journals of each shard that existed at the last call. newest has the last one then, 0 for none.
+// A failure is repeated at the next call.
 func (j *journals) removeOld(ctx context.Context, newest []uint64) {
 	for n := range newest {
 		sh := &j.shards.subjects[n]
@@ -230,13 +234,11 @@ func (j *journals) removeOld(ctx context.Context, newest []uint64) {
 		if err != nil {
 			continue
 		}
-		if m.Sequence != newest[n] {
-			newest[n] = m.Sequence
+		if err := j.remove(ctx, sh, newest[n]); err != nil {
+			j.log.Debug().Err(err).Int("shard", n).Msg("journals were not removed; trying again later")
 			continue
 		}
-		if err := j.remove(ctx, sh, m.Sequence); err != nil {
-			j.log.Debug().Err(err).Int("shard", n).Msg("journals were not removed; trying again later")
-		}
+		newest[n] = m.Sequence
 	}
 }
 

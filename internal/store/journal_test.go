@@ -292,8 +292,11 @@ func TestRestoreNothingExpired(t *testing.T) {
 		}
 		return ack
 	}
-	// Another writer has claimed the record that expires, before that.
+	// Another writer has claimed the record that expires, before that. A third one tried to change another record, and was
+	// refused.
 	journal("a.1", write{"expired", 0}, write{"claimed", 0})
+	journal("c.1", write{"claimed", 1})
+	journal("c.1")
 	ack := journal("b.1", write{"expired", 1}, write{"lasting", 100})
 	stream, err := js.Stream(t.Context(), ack.Stream)
 	if err != nil {
