@@ -75,6 +75,7 @@ type Account struct {
 	// covered marks the nominal times of schedules that did not fire, because a later run
 	// fired for them; nil if all fired.
 	covered []bool
+	// missing are the numbers of the timers that count as missing.
 	missing []int
 	// fromMs is the time from which the lateness of each timer counts: its due time, or its add
 	// if that was later.

@@ -83,11 +83,18 @@ type batch struct {
 	id     string // unique among all clients, as the inbox in it is
 	q      *streamWrites
 	writes []write
-	// journaled says that the batch has a journal, or may have one; stored, that the batch is stored; refused,
-	// that it is not, because the server refused it or it was not sent.
-	journaled, stored, refused bool
-	late                       *time.Timer
-	leave                      func() // lets other streams go; called once or more
+	// unstored is what finish passes on to streamWrites.unstored: "" as long as the batch has no journal, and once
+	// the batch is stored.
+	unstored string
+	late     *time.Timer
+	leave    func() // lets other streams go; called once or more
+}
+
+// refuse takes note that the batch is certainly not stored.
+func (b *batch) refuse() {
+	if b.unstored != "" {
+		b.unstored = b.id
+	}
 }
 
 // committer commits the writes of several streams, by themselves or in batches.
@@ -424,7 +431,9 @@ func (c *committer) begin(q *streamWrites, ws []write) {
 // because the stream is full, the writes of the batch go by themselves.
 func (c *committer) journaled(b *batch, a Ack, err error) {
 	refused := a.refused != nil || Permanent(err)
-	b.journaled = !refused
+	if !refused {
+		b.unstored = writerOf(b.id)
+	}
 	c.mu.Lock()
 	if err == nil && !c.closed {
 		b.q.ready = b
@@ -493,12 +502,8 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b.q.batch = false
-	switch {
-	case !b.journaled || b.stored:
-	case b.refused:
-		b.q.unstored = b.id
-	default:
-		b.q.unstored = writerOf(b.id)
+	if b.unstored != "" {
+		b.q.unstored = b.unstored
 	}
 	if c.closed {
 		return false
@@ -511,7 +516,7 @@ func (c *committer) finish(b *batch, again [][]write) bool {
 
 // abandon ends a batch that was not sent, and fails its writes.
 func (c *committer) abandon(b *batch, err error) {
-	b.refused = true
+	b.refuse()
 	c.finish(b, nil)
 	c.fail(b.writes, err)
 }
@@ -520,7 +525,7 @@ func (c *committer) abandon(b *batch, err error) {
 // fails that write.
 func (c *committer) without(b *batch, refused int, err error) {
 	ws := b.writes
-	b.refused = true
+	b.refuse()
 	var rest [][]write
 	for _, part := range [][]write{ws[:refused:refused], ws[refused+1:]} {
 		if len(part) > 0 {
@@ -544,13 +549,15 @@ func (c *committer) committed(b *batch, a Ack, err error) {
 	}
 	if err != nil && a.refused != nil {
 		// The server refuses the batch as a whole.
-		b.refused = true
+		b.refuse()
 		if !c.finish(b, [][]write{ws[: n/2 : n/2], ws[n/2:]}) {
 			c.fail(ws, nats.ErrConnectionClosed)
 		}
 		return
 	}
-	b.stored = err == nil
+	if err == nil {
+		b.unstored = ""
+	}
 	c.finish(b, nil)
 	for i, w := range ws {
 		<-c.permits

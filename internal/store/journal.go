@@ -145,30 +145,31 @@ func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.
 			j.log.Warn().Err(err).Str("key", key).Uint64("seq", m.Sequence).Msg("skipping a journal that cannot be read")
 			continue
 		}
-		writes := slices.DeleteFunc(slices.Clone(journal.RolledUp), func(w jet.JournalWrite) bool {
-			return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL
-		})
 		if journal.Writes == 0 {
 			refused[journal.Batch] = true
+		}
+		newest := !handled[journal.Writer()]
+		handled[journal.Writer()] = true
+		if newest && !journal.BatchStored(m.Sequence, last, notOf(journal, all[i+1:])) {
+			cut = append(cut, slices.DeleteFunc(slices.Clone(journal.RolledUp), func(w jet.JournalWrite) bool {
+				return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL
+			}))
 		}
 		for _, w := range journal.RolledUp {
 			newer[w.Subject] = newer[w.Subject] || !refused[journal.Batch]
 		}
-		if handled[journal.Writer()] {
-			continue
-		}
-		handled[journal.Writer()] = true
-		others := 0
-		for _, after := range all[i+1:] {
-			if !journal.IsOf(after) {
-				others++
-			}
-		}
-		if !journal.BatchStored(m.Sequence, last, others) {
-			cut = append(cut, writes)
-		}
 	}
 	return cut
+}
+
+// notOf returns how many messages are not of a journal's batch.
+func notOf(journal *jet.Journal, msgs []*jet.Msg) (n int) {
+	for _, m := range msgs {
+		if !journal.IsOf(m) {
+			n++
+		}
+	}
+	return n
 }
 
 // newest returns the newest messages of a shard, and the sequence of the last one. It returns none if no journal is

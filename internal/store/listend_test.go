@@ -73,9 +73,15 @@ func TestListTime(t *testing.T) {
 // oneShard opens a store with one shard.
 func oneShard(t *testing.T) *Store {
 	t.Helper()
-	geometry := schemas.DefaultGeometry()
-	geometry.Shards = 1
-	return openNode(t, natstest.Run(t).Connect(), Config{Node: "n1", Geometry: geometry})
+	return openOneShard(t, natstest.Run(t).Connect(), Config{})
+}
+
+// openOneShard is openNode for the only node of a store with one shard.
+func openOneShard(t *testing.T, nc *nats.Conn, cfg Config) *Store {
+	t.Helper()
+	cfg.Node, cfg.Geometry = "n1", schemas.DefaultGeometry()
+	cfg.Geometry.Shards = 1
+	return openNode(t, nc, cfg)
 }
 
 // openNode opens a store until the test ends.

@@ -23,14 +23,11 @@ func TestRollUpRemovesOne(t *testing.T) {
 	for _, grouped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("grouped=%t", grouped), func(t *testing.T) {
 			t.Parallel()
-			geometry := schemas.DefaultGeometry()
-			geometry.Shards = 1
 			var options []natstest.Option
 			if grouped {
 				options = append(options, natstest.SyncAlways)
 			}
-			nc := natstest.Run(t, options...).Connect()
-			s := openNode(t, nc, Config{Node: "n1", Geometry: geometry, GroupCommit: grouped})
+			s := openOneShard(t, natstest.Run(t, options...).Connect(), Config{GroupCommit: grouped})
 			now, err := s.nowMs(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -78,18 +75,7 @@ func TestRollUpRemovesOne(t *testing.T) {
 					t.Errorf("timer %d: its result rolls up: %t; want %t", i, got, want)
 				}
 			}
-			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.timers_0.timer.>"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(info.State.Subjects) != n {
-				t.Errorf("%d timers are stored, not %d", len(info.State.Subjects), n)
-			}
-			for subject, revisions := range info.State.Subjects {
-				if revisions != 1 {
-					t.Errorf("%s has %d revisions", subject, revisions)
-				}
-			}
+			oneRevisionEach(t, stream, n)
 			if left := len(s.rem.after); left != 0 {
 				t.Errorf("the deletes of %d revisions count as in flight", left)
 			}
@@ -193,9 +179,7 @@ func TestReserveWhileDown(t *testing.T) {
 func TestDeletesAreCheckedAfterReconnect(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
-	geometry := schemas.DefaultGeometry()
-	geometry.Shards = 1
-	s := openNode(t, srv.InProcess(nats.ReconnectWait(time.Millisecond)), Config{Node: "n1", Geometry: geometry})
+	s := openOneShard(t, srv.InProcess(nats.ReconnectWait(time.Millisecond)), Config{})
 	ctx := t.Context()
 	now, err := s.nowMs(ctx)
 	if err != nil {
@@ -222,21 +206,37 @@ func TestDeletesAreCheckedAfterReconnect(t *testing.T) {
 	waittest.Until(t, "the store reconnects", func() bool { return s.jet.Reconnects() > 0 && !s.jet.Down() })
 	free()
 	s.rem.drain()
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(s.subjects[0].timer+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, timer := range []oldTimer{lost, kept, other} {
-		subject, _ := s.timerSubject(timer.id)
-		if n := info.State.Subjects[subject]; n != 1 {
-			t.Errorf("timer %s has %d revisions", timer.rec.EventID, n)
-		}
-	}
+	oneRevisionEach(t, stream, 3)
 	if m, err := s.jet.At(ctx, streamName, pending); err != nil {
 		t.Errorf("the pending revision whose claim is lost: %v", err)
 	} else if subject, _ := s.timerSubject(lost.id); m.Subject != subject {
 		t.Errorf("sequence %d is of %s", pending, m.Subject)
 	}
+}
+
+// oneRevisionEach checks that the first shard has n timers, and one revision of each.
+func oneRevisionEach(t *testing.T, shard jetstream.Stream, n int) {
+	t.Helper()
+	info, err := shard.Info(t.Context(), jetstream.WithSubjectFilter("$KV.timers_0.timer.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.State.Subjects) != n {
+		t.Errorf("%d timers are stored, not %d", len(info.State.Subjects), n)
+	}
+	for subject, revisions := range info.State.Subjects {
+		if revisions != 1 {
+			t.Errorf("%s has %d revisions", subject, revisions)
+		}
+	}
+}
+
+// oldWrite returns the write that creates a timer which was added an hour ago.
+func oldWrite(id string, now int64) Write {
+	return Write{ID: schemas.NewTimerID("/old", id), Record: &schemas.Record{
+		Definition: schemas.Definition{AddedMs: now - time.Hour.Milliseconds(), Service: "old", Source: "/old", EventID: id, Type: "t"},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now},
+	}}
 }
 
 // oldTimer is a timer that was added an hour ago, so that its claim is not cheap to roll up.
@@ -248,17 +248,12 @@ type oldTimer struct {
 
 func newOldTimer(t *testing.T, s *Store, id string, now int64) oldTimer {
 	t.Helper()
-	timer := oldTimer{id: schemas.NewTimerID("/old", id), rec: schemas.Record{
-		Definition: schemas.Definition{AddedMs: now - time.Hour.Milliseconds(), Service: "old", Source: "/old", EventID: id, Type: "t"},
-		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now},
-	}}
-	created := timer.rec
-	res := s.Create(t.Context(), []Write{{ID: timer.id, Record: &created}})[0]
+	w := oldWrite(id, now)
+	res := s.Create(t.Context(), []Write{w})[0]
 	if res.Err != nil {
 		t.Fatal(res.Err)
 	}
-	timer.rev = res.Rev
-	return timer
+	return oldTimer{id: w.ID, rev: res.Rev, rec: *w.Record}
 }
 
 func (o *oldTimer) claim(t *testing.T, s *Store) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
@@ -16,13 +15,7 @@ import (
 // later claims roll up. In the end no superseded revision is left.
 func TestRush(t *testing.T) {
 	t.Parallel()
-	geo := schemas.DefaultGeometry()
-	geo.Shards = 1
-	s, err := Open(t.Context(), natstest.Run(t).InProcess(), Config{Node: "n1", Geometry: geo}, zerolog.New(zerolog.NewTestWriter(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := openOneShard(t, natstest.Run(t).InProcess(), Config{})
 	now, err := s.nowMs(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -33,10 +26,7 @@ func TestRush(t *testing.T) {
 		writes := make([]Write, n)
 		for i := range writes {
 			added++
-			writes[i] = Write{ID: schemas.NewTimerID("/rush", fmt.Sprint(added)), Record: &schemas.Record{
-				Definition: schemas.Definition{AddedMs: now - time.Hour.Milliseconds(), Service: "rush", Source: "/rush", EventID: fmt.Sprint(added), Type: "t"},
-				RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now},
-			}}
+			writes[i] = oldWrite(fmt.Sprint(added), now)
 		}
 		done := make(chan Result, n)
 		for i, res := range s.Create(t.Context(), writes) {
@@ -70,18 +60,7 @@ func TestRush(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.rem.drain()
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.timers_0.timer.>"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(info.State.Subjects) != added {
-		t.Fatalf("%d timers are stored, not %d", len(info.State.Subjects), added)
-	}
-	for subject, n := range info.State.Subjects {
-		if n != 1 {
-			t.Errorf("%s has %d revisions", subject, n)
-		}
-	}
+	oneRevisionEach(t, stream, added)
 	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.timers_0.timer.>")
 	if err != nil {
 		t.Fatal(err)

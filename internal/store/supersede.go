@@ -403,10 +403,9 @@ func (r *remover) take() []superseded {
 // run deletes the queued revisions until stop is closed.
 func (r *remover) run() {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	var checks sync.WaitGroup
 	defer checks.Wait()
-	defer cancel()
+	defer cancel() // before the wait
 	for {
 		select {
 		case <-r.stop:
