@@ -290,7 +290,9 @@ func (d *delivery) inTurn() bool {
 		return false
 	}
 	d.turn = got.turn
-	return d.comeBack(began)
+	// A redelivery read its record before it had the turn. Another node may have concluded the
+	// event since.
+	return d.comeBack(began) && (!d.complete || d.readAgain())
 }
 
 // askTurn asks a question and waits for the answer. If that takes longer than askHold, the delivery

@@ -360,24 +360,71 @@ func TestOrderLease(t *testing.T) {
 	r.start(func(o *Options) { o.Node = "one" })
 	id := r.fireOrdered(c.URL, "k", 1, nowMs(), nil)
 	waittest.Until(t, "the call runs", func() bool { return c.count() == 1 })
-	// The event comes to another node, as after a redelivery.
 	reg := prometheus.NewRegistry()
 	r.start(func(o *Options) { o.Node, o.Store, o.Registerer = "two", r.node("two"), reg })
-	got := r.get(id)
-	hdr, data := got.Record.Body.Message(got.Record.Fired(1, false))
-	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(id, got.Rev, &got.Record).String()}
-	hdr[schemas.HeaderExtended] = []string{"1"}
-	for range 8 {
-		if _, _, err := r.store.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("s"), MsgID: fmt.Sprint("again", nowMs(), rand.Int()), Header: hdr, Data: data, Service: "s"}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	r.redeliver(id)
 	waittest.Until(t, "the other node refuses the event", func() bool { return metrictest.Of(t, reg, "belfry_callbacks_skipped_total")["order_busy/s"] > 0 })
 	close(release)
 	r.await(id, schemas.StateSuccess)
 	r.settled("s")
 	if n := c.count(); n != 1 {
 		t.Errorf("got %d calls, want 1", n)
+	}
+}
+
+// joiningStore calls a function before each question for the turn of an event.
+type joiningStore struct {
+	*store.Store
+	before func(store.OrderKey)
+}
+
+func (s *joiningStore) DecideOrder(ctx context.Context, k store.OrderKey, node string, now func() int64, asks []order.Ask) ([]order.Answer, error) {
+	if slices.ContainsFunc(asks, func(a order.Ask) bool { return a.Kind == order.Join }) {
+		s.before(k)
+	}
+	return s.Store.DecideOrder(ctx, k, node, now, asks)
+}
+
+// TestOrderEndsBeforeTurn: a call ends on one node after another node read the record of the same
+// event, and before that node asks for the turn. The event is not called again.
+func TestOrderEndsBeforeTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	release := make(chan struct{})
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { <-release })
+	r.start(func(o *Options) { o.Node = "one" })
+	id := r.fireOrdered(c.URL, "k", 1, nowMs(), nil)
+	waittest.Until(t, "the call runs", func() bool { return c.count() == 1 })
+	end := sync.OnceFunc(func() { close(release) })
+	two := &joiningStore{Store: r.node("two"), before: func(k store.OrderKey) {
+		end()
+		waittest.Until(t, "the call has ended", func() bool {
+			got, _, err := r.store.OrderState(context.Background(), k)
+			return err == nil && got.Head.IsZero()
+		})
+	}}
+	reg := prometheus.NewRegistry()
+	r.start(func(o *Options) { o.Node, o.Store, o.Registerer = "two", two, reg })
+	r.redeliver(id)
+	waittest.Until(t, "the other node finds the event concluded", func() bool { return metrictest.Of(t, reg, "belfry_callbacks_skipped_total")["concluded/s"] > 0 })
+	r.await(id, schemas.StateSuccess)
+	r.settled("s")
+	if n := c.count(); n != 1 {
+		t.Errorf("got %d calls, want 1", n)
+	}
+}
+
+// redeliver publishes the event of a claimed timer eight more times, so that every node gets it.
+func (r *rig) redeliver(id schemas.TimerID) {
+	r.t.Helper()
+	got := r.get(id)
+	hdr, data := got.Record.Body.Message(got.Record.Fired(1, false))
+	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(id, got.Rev, &got.Record).String()}
+	hdr[schemas.HeaderExtended] = []string{"1"}
+	for range 8 {
+		if _, _, err := r.store.Publish(r.t.Context(), store.Msg{Subject: schemas.SubjectFired("s"), MsgID: fmt.Sprint("again", nowMs(), rand.Int()), Header: hdr, Data: data, Service: "s"}); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 }
 
