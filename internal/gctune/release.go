@@ -30,9 +30,9 @@ const (
 	// quietBytes bounds the allocations of a quiet process in one interval. An idle node
 	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
 	quietBytes = 8 << 20
-	// quietLooks is the number of consecutive intervals in which the process must be quiet: 10
+	// quietLooks is the number of consecutive intervals in which the process must be quiet: 5
 	// seconds. Returned memory comes back by one page fault for each 4 kB.
-	quietLooks = 10
+	quietLooks = 5
 	// steadyLooks is the number of consecutive intervals after which a process that is not quiet is
 	// steadily busy. A start with a million timers takes fewer.
 	steadyLooks = 5

@@ -171,7 +171,8 @@ type SearchState struct {
 	// Behind is an upper bound of the changes that it lacks, Entries the number of its entries.
 	Behind  uint64 `json:"behind,omitempty"`
 	Entries int64  `json:"entries,omitempty"`
-	// CountsOnly is true while it only counts, CatchingUp while it reads the shards after a start.
+	// CountsOnly is true while it only counts, CatchingUp while it
+	// reads missed changes: those before a start, while it counted, or while the machine was busy.
 	CountsOnly bool `json:"counts_only,omitempty"`
 	CatchingUp bool `json:"catching_up,omitempty"`
 	// Failing is true while it cannot be written; the node's log has the reason.

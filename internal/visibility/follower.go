@@ -224,10 +224,10 @@ type follower struct {
 	counted time.Time
 
 	wrote, checked, pruned, saved time.Time
-	// pace decides how much CPU writing may take. busyUntil is the end of the pause after the last
-	// write.
-	pace      pacer
-	busyUntil time.Time
+	// pace decides how much CPU writing may take.
+	pace pacer
+	// yielded is true if the follower has yielded since it followed.
+	yielded bool
 	// rate is the number of changes a second since the last batch.
 	rate float64
 	// grown is the number of changes written since entries were removed.
@@ -358,13 +358,31 @@ func (f *follower) stopTails() {
 	f.tails = nil
 }
 
-// wait waits until the next write: until the pause after the last write has ended (busyUntil), and the
-// queue is full or writePace has passed.
+// wait waits until the next write: until the pause after the last write has ended, and the queue is full
+// or writePace has passed.
 func (f *follower) wait(ctx context.Context) error {
-	if err := waitFor(ctx, f.busyUntil, nil); err != nil {
-		return err
+	for {
+		until, look := f.pace.next, f.pace.looked.Add(lookPace)
+		if !until.After(time.Now()) {
+			return waitFor(ctx, f.wrote.Add(writePace), f.queue.wake)
+		}
+		if until.Before(look) {
+			look = until
+		}
+		if err := waitFor(ctx, look, nil); err != nil {
+			return err
+		}
+		if look.Before(until) {
+			f.look()
+		}
 	}
-	return waitFor(ctx, f.wrote.Add(writePace), f.queue.wake)
+}
+
+// look adapts the pace to the load of the machine.
+func (f *follower) look() load {
+	l := f.pace.look(time.Now())
+	f.yielded = f.yielded || l == busy
+	return l
 }
 
 // waitFor waits until a time, or until wake has a value.
@@ -380,19 +398,19 @@ func waitFor(ctx context.Context, until time.Time, wake <-chan struct{}) error {
 	return nil
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // step writes the queued changes, and does the work of checkPace, prunePace and savePace that is due.
 func (f *follower) step(ctx context.Context) error {
 	if err := f.store.Err(); err != nil {
 		return err
 	}
-	if !f.pace.look(time.Now()) {
+	switch f.look() {
+	case free:
+		if f.yielded {
+			f.catchUp(ctx)
+		}
+		f.queue.overflow()
+	case pressed:
+		f.yielded = false
 		f.queue.overflow()
 	}
 	if err := f.writeQueued(ctx); err != nil {
@@ -409,6 +427,22 @@ func (f *follower) step(ctx context.Context) error {
 		}
 	}
 	return f.changeMode(ctx)
+}
+
+// catchUp ends the time in which the follower yielded. The changes of that time are read in mode
+// catchingUp: they fill the queue, but that does not mean that timers change faster than they can be
+// written. If the newest revisions are not known, catchUp does nothing and is called again.
+func (f *follower) catchUp(ctx context.Context) {
+	target := make([]uint64, len(f.target))
+	for shard := range target {
+		newest, err := f.o.Buckets.Newest(ctx, shard)
+		if err != nil {
+			return
+		}
+		target[shard] = newest.LastSeq
+	}
+	f.target, f.yielded = target, false
+	f.queue.setMode(following, catchingUp)
 }
 
 // writeQueued writes the queued changes.
@@ -446,7 +480,7 @@ func (f *follower) writeQueued(ctx context.Context) error {
 		f.offsets[shard] = o
 	}
 	took := time.Since(begun)
-	f.busyUntil = f.pace.wrote(len(b.Changes), took, time.Now())
+	f.pace.wrote(len(b.Changes), took, time.Now())
 	if n := len(b.Changes); n > 100 {
 		f.rowCost = (3*f.rowCost + took/time.Duration(n)) / 4
 	}
@@ -514,7 +548,7 @@ func (f *follower) prune(ctx context.Context) error {
 			if more {
 				f.pruned = f.pruned.Add(writePace - f.o.prunePace()) // again soon
 			}
-			f.busyUntil = later(f.busyUntil, f.pace.wrote(total, time.Since(begun), time.Now()))
+			f.pace.wrote(total, time.Since(begun), time.Now())
 			return nil
 		}
 	}

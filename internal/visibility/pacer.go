@@ -1,6 +1,10 @@
 package visibility
 
-import "time"
+import (
+	"time"
+
+	"github.com/belfryio/belfry/internal/cpuspare"
+)
 
 // The search index is never urgent, but it takes CPU from timers, which are urgent: writing a change
 // costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
@@ -8,8 +12,9 @@ import "time"
 // queue is full. A stream of a bucket keeps the last record of each key, so a record that changes
 // several times meanwhile is read once.
 //
-// A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. If the
-// machine is still busy then, the follower goes on as if it were not: when its queue is full, it
+// A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
+// machine has CPU time to spare again, the follower reads the missed changes (catchingUp). If the machine is
+// still busy after yieldMost, the follower goes on as if it were not: when its queue is full, it
 // counts outcomes, so that counts stay current.
 const (
 	// maxDuty is the greatest share of one CPU's time that writing takes, minDuty the least.
@@ -23,8 +28,26 @@ const (
 	mostRowCost = 50 * time.Microsecond
 	// yieldBelow is the number of spare cores below which the follower yields.
 	yieldBelow = 0.4
-	// yieldMost bounds the time that the follower yields without a pause. It is also the length of that pause.
-	yieldMost = 30 * time.Second
+	// yieldMost bounds the time that the follower yields without a pause, and pressFor is the length of that
+	// pause.
+	yieldMost = 2 * time.Minute
+	pressFor  = 30 * time.Second
+	// lookPace is the interval at which a follower that pauses looks at the machine. A shorter time than
+	// lookLeast between two looks tells nothing: see cpuspare.Least.
+	lookPace  = 2 * time.Second
+	lookLeast = cpuspare.Least
+)
+
+// load is the state of the machine for the follower.
+type load uint8
+
+const (
+	// free: there is CPU time to spare, or it is not known.
+	free load = iota
+	// busy: the follower yields.
+	busy
+	// pressed: the machine is busy, but the follower has yielded for yieldMost.
+	pressed
 )
 
 // pacer decides how much CPU writing takes. It is for one goroutine.
@@ -38,46 +61,74 @@ type pacer struct {
 	// since is the time since which the follower yields, and until the time before which it does not
 	// yield again.
 	since, until time.Time
+	load         load
+	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
+	cost        time.Duration
+	ended, next time.Time
 }
 
-// look adapts the duty, and reports whether the follower yields.
-func (p *pacer) look(now time.Time) (yields bool) {
+// look adapts the duty, and reports the load of the machine. A pause becomes shorter if the duty has
+// risen, so that it ends soon after the load.
+func (p *pacer) look(now time.Time) load {
+	took := now.Sub(p.looked)
+	if !p.looked.IsZero() && took < lookLeast {
+		return p.load
+	}
 	cores, ok := 0.0, false
 	if p.spare != nil {
 		cores, ok = p.spare()
 	}
-	if !ok {
-		p.duty = maxDuty
-		return false
-	}
-	if took := now.Sub(p.looked); took > 0 && !p.looked.IsZero() {
+	if ok && !p.looked.IsZero() {
 		// What writing takes itself is spare, too.
 		cores += min(p.worked.Seconds()/took.Seconds(), maxDuty)
 	}
 	p.worked, p.looked = 0, now
-	p.duty = min(max(cores*spareShare, minDuty), maxDuty)
+	if !ok {
+		p.duty, p.load = maxDuty, free
+	} else {
+		p.duty, p.load = min(max(cores*spareShare, minDuty), maxDuty), p.loadWith(cores, now)
+	}
+	if next := p.ended.Add(p.pause()); next.Before(p.next) {
+		p.next = next
+	}
+	return p.load
+}
+
+// loadWith returns the load with a number of spare cores.
+func (p *pacer) loadWith(cores float64, now time.Time) load {
 	switch {
-	case cores >= yieldBelow || now.Before(p.until):
+	case cores >= yieldBelow:
 		p.since = time.Time{}
-		return false
+		return free
+	case now.Before(p.until):
+		p.since = time.Time{}
+		return pressed
 	case p.since.IsZero():
 		p.since = now
 	case now.Sub(p.since) >= yieldMost:
-		p.since, p.until = time.Time{}, now.Add(yieldMost)
-		return false
+		p.since, p.until = time.Time{}, now.Add(pressFor)
+		return pressed
 	}
-	return true
+	return busy
 }
 
-// wrote takes note of a write of a number of rows that ended now, and returns when the next one may
-// begin. On a busy machine most of the time that a write took is time in which it waited for a CPU,
-// which is not counted: a few rows shall not make a long pause.
-func (p *pacer) wrote(rows int, took time.Duration, now time.Time) (next time.Time) {
-	took = min(took, writeCost+time.Duration(rows)*mostRowCost)
-	p.worked += took
+// wrote takes note of a write of a number of rows that ended now. On a busy machine most of the time
+// that a write took is time in which it waited for a CPU, which is not counted: a few rows shall not
+// make a long pause. If the pause after an earlier write ends later, it stays.
+func (p *pacer) wrote(rows int, took time.Duration, now time.Time) {
+	before := *p
+	p.cost, p.ended = min(took, writeCost+time.Duration(rows)*mostRowCost), now
+	p.worked += p.cost
+	if p.next = now.Add(p.pause()); p.next.Before(before.next) {
+		p.cost, p.ended, p.next = before.cost, before.ended, before.next
+	}
+}
+
+// pause returns the pause after a write with the present duty.
+func (p *pacer) pause() time.Duration {
 	duty := p.duty
 	if duty == 0 {
 		duty = maxDuty // look was not called yet
 	}
-	return now.Add(time.Duration(float64(took) * (1/duty - 1)))
+	return time.Duration(float64(p.cost) * (1/duty - 1))
 }

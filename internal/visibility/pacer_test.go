@@ -2,6 +2,7 @@ package visibility
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,21 +25,21 @@ func TestPacerDuty(t *testing.T) {
 		spare  float64 // negative: unknown
 		worked time.Duration
 		duty   float64
-		yields bool
+		load   load
 	}{
-		{"unknown", -1, 0, maxDuty, false},
-		{"two idle cores", 2, 0, maxDuty, false},
-		{"many idle cores", 64, 0, maxDuty, false},
-		{"one idle core", 1, 0, 0.25, false},
-		{"half a core", 0.5, 0, 0.125, false},
-		{"its own work is spare", 0.3, 500 * time.Millisecond, 0.2, false},
-		{"nothing to spare", 0, 0, minDuty, true},
-		{"nothing to spare but its own work", 0, 100 * time.Millisecond, minDuty, true},
+		{"unknown", -1, 0, maxDuty, free},
+		{"two idle cores", 2, 0, maxDuty, free},
+		{"many idle cores", 64, 0, maxDuty, free},
+		{"one idle core", 1, 0, 0.25, free},
+		{"half a core", 0.5, 0, 0.125, free},
+		{"its own work is spare", 0.3, 500 * time.Millisecond, 0.2, free},
+		{"nothing to spare", 0, 0, minDuty, busy},
+		{"nothing to spare but its own work", 0, 100 * time.Millisecond, minDuty, busy},
 	} {
 		p := pacer{spare: fixedSpare(&c.spare), looked: begun, worked: c.worked}
-		yields := p.look(begun.Add(time.Second))
-		if d := p.duty - c.duty; d < -1e-9 || d > 1e-9 || yields != c.yields {
-			t.Errorf("%s: got duty %v, yields %v; want %v, %v", c.name, p.duty, yields, c.duty, c.yields)
+		l := p.look(begun.Add(time.Second))
+		if d := p.duty - c.duty; d < -1e-9 || d > 1e-9 || l != c.load {
+			t.Errorf("%s: got duty %v, load %d; want %v, %d", c.name, p.duty, l, c.duty, c.load)
 		}
 	}
 }
@@ -61,38 +62,65 @@ func TestPacerPause(t *testing.T) {
 		{"waited for a CPU", minDuty, 10, time.Second, 19 * (writeCost + 10*mostRowCost)},
 	} {
 		p := pacer{duty: c.duty}
-		if got := p.wrote(c.rows, c.took, now).Sub(now); got < c.want-time.Microsecond || got > c.want+time.Microsecond {
+		p.wrote(c.rows, c.took, now)
+		if got := p.next.Sub(now); got < c.want-time.Microsecond || got > c.want+time.Microsecond {
 			t.Errorf("%s: got a pause of %s, want %s", c.name, got, c.want)
 		}
 	}
 }
 
-// TestPacerYieldsBounded: on a machine that stays busy it yields for yieldMost, and not again for as
-// long. A machine that becomes idle ends it.
+// TestPacerPauseFollowsDuty: the pause after a write on a busy machine becomes shorter when the machine
+// is no longer busy, and a short write does not end the pause of a long one.
+func TestPacerPauseFollowsDuty(t *testing.T) {
+	t.Parallel()
+	now, cores := time.Unix(1000, 0), 0.0
+	p := pacer{spare: fixedSpare(&cores)}
+	p.look(now)
+	p.wrote(20_000, time.Second, now)
+	p.wrote(1, time.Millisecond, now.Add(time.Millisecond))
+	if got := p.next.Sub(now); got != 19*time.Second {
+		t.Errorf("on a busy machine: got a pause of %s, want 19 s", got)
+	}
+	cores = 2
+	p.look(now.Add(time.Second))
+	if got := p.next.Sub(now); got != time.Second {
+		t.Errorf("on an idle machine: got a pause of %s, want 1 s", got)
+	}
+	cores = 0
+	p.look(now.Add(2 * time.Second))
+	if got := p.next.Sub(now); got != time.Second {
+		t.Errorf("on a machine that is busy again: got a pause of %s, want 1 s", got)
+	}
+}
+
+// TestPacerYieldsBounded: on a machine that stays busy it yields for yieldMost, and then not for
+// pressFor. A machine that becomes idle ends it.
 func TestPacerYieldsBounded(t *testing.T) {
 	t.Parallel()
 	cores := 0.0
 	p := pacer{spare: fixedSpare(&cores)}
 	now := time.Unix(1000, 0)
 	var yielded, not time.Duration
-	for range int(2 * yieldMost / time.Second) {
-		if p.look(now) {
+	for range int((yieldMost + pressFor) / time.Second) {
+		if p.look(now) == busy {
 			yielded += time.Second
 		} else {
 			not += time.Second
 		}
 		now = now.Add(time.Second)
 	}
-	if yielded != yieldMost || not != yieldMost {
-		t.Errorf("it yields for %s and does not for %s, want %s each", yielded, not, yieldMost)
+	if yielded != yieldMost || not != pressFor {
+		t.Errorf("it yields for %s and does not for %s, want %s and %s", yielded, not, yieldMost, pressFor)
 	}
-	if !p.look(now) {
+	if p.look(now) != busy {
 		t.Error("it does not yield again")
 	}
-	if cores = 1; p.look(now) {
+	now = now.Add(time.Second)
+	if cores = 1; p.look(now) != free {
 		t.Error("it yields on a machine with an idle core")
 	}
-	if cores = 0; !p.look(now) {
+	now = now.Add(time.Second)
+	if cores = 0; p.look(now) != busy {
 		t.Error("it does not yield on a machine that is busy again")
 	}
 }
@@ -118,6 +146,41 @@ func TestYieldsThenCatchesUp(t *testing.T) {
 	waittest.Until(t, "all entries", func() bool {
 		p := v.Progress()
 		return p.Rows == 3000 && p.Behind == 0
+	}, func() string { return fmt.Sprintf("%+v", v.Progress()) })
+	if p := v.Progress(); p.Skipped > 0 || p.CountsOnly {
+		t.Errorf("changes were counted in place of being read later: %+v", p)
+	}
+}
+
+// TestCatchesUpAfterYield: when a machine is no longer busy, a follower whose queue is full reads the
+// changes that it missed. It counts nothing, and so reads nothing twice.
+func TestCatchesUpAfterYield(t *testing.T) {
+	t.Parallel()
+	b := newBuckets()
+	b.put(0, 10)
+	var idle atomic.Bool
+	spare := func() (float64, bool) {
+		if idle.Load() {
+			return 2, true
+		}
+		return 0, true
+	}
+	v, err := New(Options{
+		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Spare: spare, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
+		most: 500, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Start()
+	t.Cleanup(v.Stop)
+	waittest.Until(t, "a follower that has caught up", func() bool { return !v.Progress().CatchingUp && v.Progress().Rows == 10 })
+	b.put(10, 20_000)
+	waittest.Until(t, "a full queue", func() bool { _, queued, _ := v.queue.state(); return queued == 500 && v.Progress().Behind > 0 })
+	idle.Store(true)
+	waittest.Until(t, "all entries", func() bool {
+		p := v.Progress()
+		return p.Rows == 20_000 && p.Behind == 0 && !p.CatchingUp
 	}, func() string { return fmt.Sprintf("%+v", v.Progress()) })
 	if p := v.Progress(); p.Skipped > 0 || p.CountsOnly {
 		t.Errorf("changes were counted in place of being read later: %+v", p)

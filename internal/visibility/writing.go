@@ -112,11 +112,21 @@ func (s *sqlStore) begin(ctx context.Context) *writing {
 }
 
 func (w *writing) exec(query string, args ...any) error {
-	st, err := w.s.statement(w.ctx, query)
-	if err == nil {
-		_, err = st.ExecContext(w.ctx, args...)
-	}
+	_, err := w.affect(query, args...)
 	return err
+}
+
+// affect is exec that returns the number of rows that it wrote.
+func (w *writing) affect(query string, args ...any) (rows int64, err error) {
+	st, err := w.s.statement(w.ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	res, err := st.ExecContext(w.ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
 }
 
 // queryRow reads one row. found is false if there is none.
@@ -152,51 +162,80 @@ func (w *writing) serviceOf(n int64) (int64, error) {
 	return d.serviceNumber(service{s.tenant, s.service}, w.exec)
 }
 
-// change writes one change, unless its row has the same or a later revision.
+// change writes one change, unless its row has the same or a later revision. The record of a pending
+// timer is mostly new, so change inserts its row without a look for an old one.
 func (w *writing) change(c *Change) error {
-	old, found, err := w.find("id = ?", c.ID[:])
-	if err != nil || found && old.revision >= c.Revision {
-		return err
-	}
 	r, err := w.rowOf(c)
 	if err != nil {
 		return err
 	}
-	if c.Attributes == nil {
-		r.attributes = old.attributes
+	blob := recordOf(c)
+	if c.Record.State == schemas.StatePending {
+		if inserted, err := w.insert(c, &r, blob); err != nil || inserted {
+			return err
+		}
 	}
+	old, found, err := w.find("id = ?", c.ID[:])
+	switch {
+	case err != nil || found && old.revision >= c.Revision:
+		return err
+	case found:
+		return w.update(c, &old, &r, blob)
+	}
+	_, err = w.insert(c, &r, blob)
+	return err
+}
+
+// recordOf returns the record of an entry: that of a change, without the event and without credentials.
+func recordOf(c *Change) []byte {
 	rec := c.Record
 	rec.Body, rec.Callback = schemas.Body{}, schemas.RedactURL(rec.Callback)
-	blob := rec.AppendFormat(nil, schemas.RecordFormat2)
-	var schedule any
+	return rec.AppendFormat(nil, schemas.RecordFormat2)
+}
+
+// scheduleOf returns the column schedule of a change: of a run the id of its schedule.
+func scheduleOf(c *Change) any {
 	if o := c.Record.Origin; o != nil {
-		schedule = o.Schedule[:]
+		return o.Schedule[:]
 	}
-	switch {
-	case !found:
-		err = w.exec("INSERT INTO timers(id, shard, revision, stored, series, state, added, due, fired, done, error, event, grp, schedule, recurs, attributes, record) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			c.ID[:], c.Shard, c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, schedule, r.recurs, r.attributes, blob)
-		if err == nil && r.attributes != "" {
-			_, err = w.queryRow("SELECT n FROM timers WHERE id = ?", []any{c.ID[:]}, &r.n)
+	return nil
+}
+
+// insert writes the row of a timer. inserted is false if the timer has a row.
+func (w *writing) insert(c *Change, r *row, record []byte) (inserted bool, err error) {
+	n, err := w.affect("INSERT INTO timers(id, shard, revision, stored, series, state, added, due, fired, done, error, event, grp, schedule, recurs, attributes, record) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO NOTHING",
+		c.ID[:], c.Shard, c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, scheduleOf(c), r.recurs, r.attributes, record)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	if r.attributes != "" {
+		if _, err := w.queryRow("SELECT n FROM timers WHERE id = ?", []any{c.ID[:]}, &r.n); err != nil {
+			return false, err
 		}
-	case old.series == r.series && old.due == r.due && old.group == r.group && old.event == r.event && old.added == r.added:
+	}
+	w.account(r, 1)
+	return true, w.index(&row{}, r)
+}
+
+// update writes a row in place of an old one.
+func (w *writing) update(c *Change, old, r *row, record []byte) (err error) {
+	if r.n = old.n; c.Attributes == nil {
+		r.attributes = old.attributes
+	}
+	if old.series == r.series && old.due == r.due && old.group == r.group && old.event == r.event && old.added == r.added {
 		// Most changes do not alter these columns, so their indexes stay as they are.
-		r.n = old.n
 		err = w.exec("UPDATE timers SET revision = ?, stored = ?, state = ?, fired = ?, done = ?, error = ?, attributes = ?, record = ? WHERE n = ?",
-			c.Revision, c.StoredMs, r.state, r.fired, r.done, r.error, r.attributes, blob, r.n)
-	default:
-		r.n = old.n
+			c.Revision, c.StoredMs, r.state, r.fired, r.done, r.error, r.attributes, record, r.n)
+	} else {
 		err = w.exec("UPDATE timers SET revision = ?, stored = ?, series = ?, state = ?, added = ?, due = ?, fired = ?, done = ?, error = ?, event = ?, grp = ?, schedule = ?, recurs = ?, attributes = ?, record = ? WHERE n = ?",
-			c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, schedule, r.recurs, r.attributes, blob, r.n)
+			c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, scheduleOf(c), r.recurs, r.attributes, record, r.n)
 	}
 	if err != nil {
 		return err
 	}
-	if found {
-		w.account(&old, -1)
-	}
-	w.account(&r, 1)
-	return w.index(&old, &r)
+	w.account(old, -1)
+	w.account(r, 1)
+	return w.index(old, r)
 }
 
 // rowOf returns the row of a change, without its number.
