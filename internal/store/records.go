@@ -134,6 +134,9 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 			return
 		}
 		write(done)
+		if r.gc.mayTouch(&w) {
+			r.gc.touch(r.shards.geo.Shard(w.ID))
+		}
 		return
 	case r.gc.mayRollUp(&w) && !deletes:
 		m.RollUp()

@@ -77,6 +77,7 @@ type revisionGC struct {
 	// shortTTL is the constant shortTTL, except in tests.
 	shortTTL time.Duration
 
+	*toucher
 	rem    *remover
 	writes []oldWrites // by shard
 	// rush has an element when a rush has begun in a shard and warmth has not handled it.
@@ -97,7 +98,7 @@ const unknownBlocks = math.MaxUint64
 
 func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, replicated bool, log zerolog.Logger) *revisionGC {
 	g := &revisionGC{
-		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
+		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL, toucher: newToucher(c, shards),
 		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1),
 	}
 	for n := range g.writes {

@@ -154,6 +154,7 @@ var planted = []plant{
 	{m("order: an event without a place is overtaken", "internal/order/order.go", "(d.Bound.IsZero() || d.Waiting[0].Compare(d.Bound) < 0)", "true"), "./internal/order", "TestSimulation"},
 	{m("order: a collection forgets the events without a place", "internal/order/order.go", "d.Bound, d.NextBound, d.ReopenMs = d.NextBound, Event{}, 0", "d.Bound, d.NextBound, d.ReopenMs = Event{}, Event{}, 0"), "./internal/order", "TestSimulation"},
 	{m("order: a renewal renews nothing", "internal/order/order.go", "d.UntilMs = d.now + LeaseFor.Milliseconds()\n\t\t}", "_ = d.now\n\t\t}"), "./internal/order", "TestSimulation"},
+	{m("a cancel of an old timer is not followed by a touch", "internal/store/records.go", "if r.gc.mayTouch(&w) {", "if false {"), "./internal/store", "TestTouch"},
 	{m("search index: changes that were missed on a busy machine are counted first", "internal/visibility/follower.go", "if f.yielded {\n\t\t\tf.catchUp(ctx)", "if false {\n\t\t\tf.catchUp(ctx)"), "./internal/visibility", "TestCatchesUpAfterYield"},
 	{m("search index: a pause outlives the load", "internal/visibility/pacer.go", "next.Before(p.next) {\n\t\tp.next = next", "false {\n\t\tp.next = next"), "./internal/visibility", "TestPacerPauseFollowsDuty"},
 	{m("order: a redelivery trusts the record that was read before its turn", "functions/order.go", "(!d.complete || d.readAgain())", "true"), "./functions", "TestOrderEndsBeforeTurn"},

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
+)
+
+// Work-around 20 (docs/internals/nats-server.md). When a roll-up removes an old message, the server writes
+// a mark of that to the newest block of the file, and takes the time of the old message for the time of the
+// last write to the block. If that is more than ten seconds ago, and a consumer that has read the block
+// message by message reads its last one, as the tail of a scheduler does, then the server drops the block
+// from memory. The write after that reads the block again: up to 8 MB, which takes up to 5 ms of CPU, while
+// the stream takes no other write. With many cancels of timers that were added long before, that was half of
+// their CPU.
+//
+// A message that the tail does not read, between two that it reads, ends that for the rest of the block. Adds
+// have such messages, their index entries. So a write that must roll up and whose timer is old, such as a cancel,
+// is followed by a touch: a message without content on a key of its own. Nothing reads touches, nobody waits for
+// one, and the bucket's history limits their number. For claims of old timers the server read no block in the runs
+// that were measured, so they have no touches. Nor has a server that syncs every write: it kept its blocks, and a
+// touch would cost an fsync.
+
+const (
+	// touchAge is the age of a timer above which its write is followed by a touch. It must be less than the
+	// ten seconds after which the server drops a block (defaultCacheBufferExpiration).
+	touchAge = 8 * time.Second
+	// touchPace is the least time between two touches of a shard. A block that was begun less than that ago is small.
+	touchPace = 50 * time.Millisecond
+)
+
+// toucher writes touches, to a shard at most one in each touchPace.
+type toucher struct {
+	jet    *jet.Client
+	shards *Shards
+
+	mu     sync.Mutex
+	marked []bool // by shard
+	wake   chan struct{}
+}
+
+func newToucher(c *jet.Client, shards *Shards) *toucher {
+	return &toucher{jet: c, shards: shards, marked: make([]bool, shards.geo.Shards), wake: make(chan struct{}, 1)}
+}
+
+// touch has the stream of a shard touched after the writes that were sent before.
+func (t *toucher) touch(shard int) {
+	t.mu.Lock()
+	t.marked[shard] = true
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the marked shards, and clears their marks.
+func (t *toucher) take(shards []int) []int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for shard, marked := range t.marked {
+		if marked {
+			t.marked[shard] = false
+			shards = append(shards, shard)
+		}
+	}
+	return shards
+}
+
+// touchShards writes touches until ctx ends.
+func (t *toucher) touchShards(ctx context.Context) {
+	var shards []int
+	for pause.For(ctx, touchPace) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+		}
+		shards = t.take(shards[:0])
+		for _, shard := range shards {
+			t.jet.Send(t.shards.subjects[shard].touch)
+		}
+	}
+}
+
+// mayTouch reports whether a write that must roll up is followed by a touch.
+func (g *revisionGC) mayTouch(w *Write) bool {
+	if g.jet.InBatches() {
+		return false
+	}
+	now, ok := g.nodes.carriedMs()
+	return !ok || now-w.Record.AddedMs >= touchAge.Milliseconds()
+}

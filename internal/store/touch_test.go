@@ -1,0 +1,80 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestTouch: a cancel of a timer that was added long before is followed by a touch, and touches do not
+// pile up.
+func TestTouch(t *testing.T) {
+	t.Parallel()
+	s := openOneShard(t, natstest.Run(t).InProcess(), Config{})
+	now, err := s.nowMs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := s.JetStream().Stream(t.Context(), s.subjects[0].stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := uint64(0)
+	for i := range history + 4 {
+		w := oldWrite(fmt.Sprint(i), now)
+		created := s.Create(t.Context(), []Write{w})[0]
+		if created.Err != nil {
+			t.Fatal(created.Err)
+		}
+		w.Rev, w.Record.State, w.Record.DoneMs, w.TTL = created.Rev, schemas.StateCancelled, now, time.Hour
+		rev, err := s.Update(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waittest.Until(t, "a touch after the cancel", func() bool {
+			m, err := stream.GetLastMsgForSubject(t.Context(), s.subjects[0].touch)
+			if err != nil || m.Sequence < max(rev, last+1) {
+				return false
+			}
+			last = m.Sequence
+			return len(m.Data) == 0
+		})
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(s.subjects[0].touch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := info.State.Subjects[s.subjects[0].touch]; n != history {
+		t.Errorf("%d touches are stored, want %d", n, history)
+	}
+	oneRevisionEach(t, stream, history+4)
+}
+
+// TestMayTouch: writes of young timers, and writes that a server syncs, are not followed by touches.
+func TestMayTouch(t *testing.T) {
+	t.Parallel()
+	for _, grouped := range []bool{false, true} {
+		options := []natstest.Option{}
+		if grouped {
+			options = append(options, natstest.SyncAlways)
+		}
+		s := openOneShard(t, natstest.Run(t, options...).InProcess(), Config{GroupCommit: grouped})
+		now, err := s.nowMs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, age := range []time.Duration{0, touchAge - 2*time.Second, touchAge, time.Hour} {
+			w := oldWrite("x", now)
+			w.Record.AddedMs = now - age.Milliseconds()
+			if got, want := s.mayTouch(&w), age >= touchAge && !grouped; got != want {
+				t.Errorf("grouped %t, a timer of %s: got %t, want %t", grouped, age, got, want)
+			}
+		}
+	}
+}
