@@ -373,14 +373,13 @@ func (f *follower) wait(ctx context.Context) error {
 			return err
 		}
 		if look.Before(until) {
-			f.look()
+			f.note(f.pace.lookInPause(time.Now()))
 		}
 	}
 }
 
-// look adapts the pace to the load of the machine.
-func (f *follower) look() load {
-	l := f.pace.look(time.Now())
+// note takes note of the load of the machine, and returns it.
+func (f *follower) note(l load) load {
 	f.yielded = f.yielded || l == busy
 	return l
 }
@@ -403,7 +402,7 @@ func (f *follower) step(ctx context.Context) error {
 	if err := f.store.Err(); err != nil {
 		return err
 	}
-	switch f.look() {
+	switch f.note(f.pace.look(time.Now())) {
 	case free:
 		if f.yielded {
 			f.catchUp(ctx)

@@ -94,6 +94,15 @@ func (p *pacer) look(now time.Time) load {
 	return p.load
 }
 
+// lookInPause is look within a pause. It does not count its own work as spare: the work is over, and the time
+// before this look may have a part of it only.
+func (p *pacer) lookInPause(now time.Time) load {
+	if now.Sub(p.looked) >= lookLeast {
+		p.worked = 0
+	}
+	return p.look(now)
+}
+
 // loadWith returns the load with a number of spare cores.
 func (p *pacer) loadWith(cores float64, now time.Time) load {
 	switch {

@@ -81,13 +81,17 @@ func TestPacerPauseFollowsDuty(t *testing.T) {
 	if got := p.next.Sub(now); got != 19*time.Second {
 		t.Errorf("on a busy machine: got a pause of %s, want 19 s", got)
 	}
+	p.lookInPause(now.Add(time.Second))
+	if got := p.next.Sub(now); got != 19*time.Second {
+		t.Errorf("its own work made the pause shorter: got %s, want 19 s", got)
+	}
 	cores = 2
-	p.look(now.Add(time.Second))
+	p.lookInPause(now.Add(2 * time.Second))
 	if got := p.next.Sub(now); got != time.Second {
 		t.Errorf("on an idle machine: got a pause of %s, want 1 s", got)
 	}
 	cores = 0
-	p.look(now.Add(2 * time.Second))
+	p.lookInPause(now.Add(3 * time.Second))
 	if got := p.next.Sub(now); got != time.Second {
 		t.Errorf("on a machine that is busy again: got a pause of %s, want 1 s", got)
 	}
