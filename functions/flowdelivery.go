@@ -206,8 +206,8 @@ func (d *delivery) leavePermit() bool {
 	return true
 }
 
-// comeBack gets a permit again if the delivery has none. If the delivery has waited so long
-// that its record may have changed, comeBack reads it. It returns false, and settles the event,
+// comeBack gets a permit again if the delivery has none. If the delivery has waited so long since
+// began that its record may have changed, comeBack reads it. It returns false, and settles the event,
 // if there is no attempt to make.
 func (d *delivery) comeBack(began time.Time) bool {
 	if d.parked {

@@ -290,9 +290,11 @@ func (d *delivery) inTurn() bool {
 		return false
 	}
 	d.turn = got.turn
-	// A redelivery read its record before it had the turn. Another node may have concluded the
-	// event since.
-	return d.comeBack(began) && (!d.complete || d.readAgain())
+	if d.complete {
+		// The record was read before the delivery had the turn. Another node may have concluded the event since.
+		began = time.Time{}
+	}
+	return d.comeBack(began)
 }
 
 // askTurn asks a question and waits for the answer. If that takes longer than askHold, the delivery

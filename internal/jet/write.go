@@ -84,7 +84,7 @@ func (c *Writes) PublishAsync(op, subject string, hdr Header, data []byte, done 
 // Send publishes a message without content to the stream that captures its subject, and asks for no
 // acknowledgement: it may be lost.
 func (c *Writes) Send(subject string) {
-	_ = c.conn.nc.Publish(subject, nil) // an error means that the connection is closed
+	_ = c.conn.nc.Publish(subject, nil) // an error means that the connection is down or closed
 }
 
 // CreateAsync is PublishAsync for a key that must not exist: done gets ErrWrongRevision if it does. A ttl of 0 means no

@@ -51,7 +51,7 @@ const (
 	// shortTTL is the TTL below which a revision is written with a roll-up. It must be longer
 	// than the restart of a node, which removes leftovers.
 	shortTTL = 10 * time.Minute
-	// history is the limit of revisions of a key in a bucket of timers. Only marks of far entries and journals reach it.
+	// history is the limit of revisions of a key in a bucket of timers. Only marks of far entries, journals and touches reach it.
 	history = 16
 	// removals bounds the deletes in flight. It must stay far below 10,000 requests, at which
 	// JetStream drops its whole queue (work-around 9).

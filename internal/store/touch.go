@@ -7,6 +7,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // Work-around 20 (docs/internals/nats-server.md). When a roll-up removes an old message, the server writes
@@ -17,12 +18,15 @@ import (
 // the stream takes no other write. With many cancels of timers that were added long before, that was half of
 // their CPU.
 //
-// A message that the tail does not read, between two that it reads, ends that for the rest of the block. Adds
-// have such messages, their index entries. So a write that must roll up and whose timer is old, such as a cancel,
-// is followed by a touch: a message without content on a key of its own. Nothing reads touches, nobody waits for
-// one, and the bucket's history limits their number. For claims of old timers the server read no block in the runs
-// that were measured, so they have no touches. Nor has a server that syncs every write: it kept its blocks, and a
-// touch would cost an fsync.
+// The server does so only for a consumer that has read the end of the block without a gap. A message that the
+// consumer does not read makes a gap, and one gap is enough for the rest of the block. Adds make gaps, because the
+// tail does not read index entries. Cancels make none. So the cancel of an old timer is followed by a touch: a message
+// without content on a key of its own. So is a write that pauses or moves an old timer. Nothing reads touches, nobody
+// waits for one, and the bucket's history limits their number.
+//
+// Claims also roll up, and have no touches: for claims of timers that were 20 s old the server read a block once in
+// five seconds. Where writes are committed in batches (profile safe, one replica) no block was read, and a touch would
+// cost an fsync.
 
 const (
 	// touchAge is the age of a timer above which its write is followed by a touch. It must be less than the
@@ -46,7 +50,7 @@ func newToucher(c *jet.Client, shards *Shards) *toucher {
 	return &toucher{jet: c, shards: shards, marked: make([]bool, shards.geo.Shards), wake: make(chan struct{}, 1)}
 }
 
-// touch has the stream of a shard touched after the writes that were sent before.
+// touch marks a shard. The next touch of its stream follows the writes that were sent before.
 func (t *toucher) touch(shard int) {
 	t.mu.Lock()
 	t.marked[shard] = true
@@ -88,8 +92,13 @@ func (t *toucher) touchShards(ctx context.Context) {
 
 // mayTouch reports whether a write that must roll up is followed by a touch.
 func (g *revisionGC) mayTouch(w *Write) bool {
-	if g.jet.InBatches() {
+	switch w.Record.State {
+	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
+	default:
 		return false
+	}
+	if w.Record.Schedule != nil || g.jet.InBatches() {
+		return false // a run of a schedule replaces the revision of the run before
 	}
 	now, ok := g.nodes.carriedMs()
 	return !ok || now-w.Record.AddedMs >= touchAge.Milliseconds()

@@ -56,7 +56,8 @@ func TestTouch(t *testing.T) {
 	oneRevisionEach(t, stream, history+4)
 }
 
-// TestMayTouch: writes of young timers, and writes that a server syncs, are not followed by touches.
+// TestMayTouch: writes of young timers, results, runs of schedules, and writes that are committed in batches are not
+// followed by touches.
 func TestMayTouch(t *testing.T) {
 	t.Parallel()
 	for _, grouped := range []bool{false, true} {
@@ -69,11 +70,27 @@ func TestMayTouch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, age := range []time.Duration{0, touchAge - 2*time.Second, touchAge, time.Hour} {
+		for _, c := range []struct {
+			age      time.Duration
+			state    schemas.State
+			schedule bool
+			want     bool
+		}{
+			{0, schemas.StateCancelled, false, false},
+			{touchAge - 2*time.Second, schemas.StateCancelled, false, false},
+			{touchAge + time.Second, schemas.StateCancelled, false, true},
+			{time.Hour, schemas.StatePaused, false, true},
+			{time.Hour, schemas.StatePending, false, true},
+			{time.Hour, schemas.StatePending, true, false},
+			{time.Hour, schemas.StateSuccess, false, false},
+		} {
 			w := oldWrite("x", now)
-			w.Record.AddedMs = now - age.Milliseconds()
-			if got, want := s.mayTouch(&w), age >= touchAge && !grouped; got != want {
-				t.Errorf("grouped %t, a timer of %s: got %t, want %t", grouped, age, got, want)
+			w.Record.AddedMs, w.Record.State = now-c.age.Milliseconds(), c.state
+			if c.schedule {
+				w.Record.Schedule = &schemas.Schedule{}
+			}
+			if got, want := s.mayTouch(&w), c.want && !grouped; got != want {
+				t.Errorf("grouped %t, %+v: got %t, want %t", grouped, c, got, want)
 			}
 		}
 	}

@@ -52,8 +52,8 @@ type Buckets interface {
 type mode uint8
 
 const (
-	// catchingUp queues changes, and waits while the queue is full: after a start, and after
-	// counting.
+	// catchingUp queues changes, and waits while the queue is full: after a start, after counting, and after a
+	// time in which the follower yielded.
 	catchingUp mode = iota
 	// following queues changes. When the queue is full, they wait, until the follower has written
 	// what is in it, or begins to count (overflow).
@@ -189,6 +189,13 @@ func (q *queue) setMode(from, to mode) {
 	}
 }
 
+// filled returns the mode, and reports whether the queue is full.
+func (q *queue) filled() (m mode, full bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mode, len(q.changes) >= q.most
+}
+
 // overflow begins to count if the queue is full.
 func (q *queue) overflow() {
 	q.mu.Lock()
@@ -226,8 +233,11 @@ type follower struct {
 	wrote, checked, pruned, saved time.Time
 	// pace decides how much CPU writing may take.
 	pace pacer
-	// yielded is true if the follower has yielded since it followed.
-	yielded bool
+	// yielded is true if the queue was full while the follower yielded. catchesUp is true while the follower
+	// reads the changes that it missed then, and caughtUp is the time at which it last had read them. If they are
+	// as many again soon, timers change faster than they can be written.
+	yielded, catchesUp bool
+	caughtUp           time.Time
 	// rate is the number of changes a second since the last batch.
 	rate float64
 	// grown is the number of changes written since entries were removed.
@@ -373,15 +383,9 @@ func (f *follower) wait(ctx context.Context) error {
 			return err
 		}
 		if look.Before(until) {
-			f.note(f.pace.lookInPause(time.Now()))
+			f.pace.lookInPause(time.Now())
 		}
 	}
-}
-
-// note takes note of the load of the machine, and returns it.
-func (f *follower) note(l load) load {
-	f.yielded = f.yielded || l == busy
-	return l
 }
 
 // waitFor waits until a time, or until wake has a value.
@@ -402,16 +406,7 @@ func (f *follower) step(ctx context.Context) error {
 	if err := f.store.Err(); err != nil {
 		return err
 	}
-	switch f.note(f.pace.look(time.Now())) {
-	case free:
-		if f.yielded {
-			f.catchUp(ctx)
-		}
-		f.queue.overflow()
-	case pressed:
-		f.yielded = false
-		f.queue.overflow()
-	}
+	f.follow(ctx, f.pace.look(time.Now()))
 	if err := f.writeQueued(ctx); err != nil {
 		return err
 	}
@@ -428,6 +423,25 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
+// follow decides about a full queue, by the load of the machine: the follower waits (busy), reads the changes
+// that it missed while it waited, or begins to count.
+func (f *follower) follow(ctx context.Context, l load) {
+	switch m, full := f.queue.filled(); {
+	case l == busy:
+		f.yielded = f.yielded || full && m == following
+	case l == free && (m == catchingUp || !full):
+	case l == free && m == following && f.yielded && time.Since(f.caughtUp) >= yieldMost:
+		f.catchUp(ctx)
+	default:
+		if f.yielded = false; f.catchesUp {
+			// The machine became busy before the follower had caught up.
+			f.catchesUp = false
+			f.queue.setMode(catchingUp, following)
+		}
+		f.queue.overflow()
+	}
+}
+
 // catchUp ends the time in which the follower yielded. The changes of that time are read in mode
 // catchingUp: they fill the queue, but that does not mean that timers change faster than they can be
 // written. If the newest revisions are not known, catchUp does nothing and is called again.
@@ -440,7 +454,7 @@ func (f *follower) catchUp(ctx context.Context) {
 		}
 		target[shard] = newest.LastSeq
 	}
-	f.target, f.yielded = target, false
+	f.target, f.yielded, f.catchesUp = target, false, true
 	f.queue.setMode(following, catchingUp)
 }
 
@@ -519,7 +533,13 @@ func (f *follower) check(ctx context.Context) {
 		}
 	}
 	if reached {
+		if f.catchesUp {
+			f.catchesUp, f.caughtUp = false, time.Now()
+		}
 		f.queue.setMode(catchingUp, following)
+	}
+	if behind == 0 {
+		f.yielded = false
 	}
 	rows, bytes := f.store.Size()
 	f.report(func(p *Progress) {

@@ -14,8 +14,8 @@ import (
 //
 // A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
 // machine has CPU time to spare again, the follower reads the missed changes (catchingUp). If the machine is
-// still busy after yieldMost, the follower goes on as if it were not: when its queue is full, it
-// counts outcomes, so that counts stay current.
+// still busy after yieldMost, or becomes busy for as long while the follower catches up, the follower goes on as
+// if it were not: when its queue is full, it counts outcomes, so that counts stay current.
 const (
 	// maxDuty is the greatest share of one CPU's time that writing takes, minDuty the least.
 	maxDuty = 0.5
@@ -32,8 +32,8 @@ const (
 	// pause.
 	yieldMost = 2 * time.Minute
 	pressFor  = 30 * time.Second
-	// lookPace is the interval at which a follower that pauses looks at the machine. A shorter time than
-	// lookLeast between two looks tells nothing: see cpuspare.Least.
+	// lookPace is the interval at which a follower that pauses looks at the machine, and lookLeast the least time
+	// between two looks: see cpuspare.Least.
 	lookPace  = 2 * time.Second
 	lookLeast = cpuspare.Least
 )
@@ -70,37 +70,45 @@ type pacer struct {
 // look adapts the duty, and reports the load of the machine. A pause becomes shorter if the duty has
 // risen, so that it ends soon after the load.
 func (p *pacer) look(now time.Time) load {
-	took := now.Sub(p.looked)
-	if !p.looked.IsZero() && took < lookLeast {
+	if !p.looked.IsZero() && now.Sub(p.looked) < lookLeast {
 		return p.load
 	}
-	cores, ok := 0.0, false
-	if p.spare != nil {
-		cores, ok = p.spare()
+	// What writing takes itself is spare, too.
+	own := 0.0
+	if !p.looked.IsZero() {
+		own = min(p.worked.Seconds()/now.Sub(p.looked).Seconds(), maxDuty)
 	}
-	if ok && !p.looked.IsZero() {
-		// What writing takes itself is spare, too.
-		cores += min(p.worked.Seconds()/took.Seconds(), maxDuty)
-	}
-	p.worked, p.looked = 0, now
-	if !ok {
-		p.duty, p.load = maxDuty, free
-	} else {
-		p.duty, p.load = min(max(cores*spareShare, minDuty), maxDuty), p.loadWith(cores, now)
-	}
-	if next := p.ended.Add(p.pause()); next.Before(p.next) {
-		p.next = next
+	p.load = free
+	if cores, ok := p.adapt(own, now); ok {
+		p.load = p.loadWith(cores, now)
 	}
 	return p.load
 }
 
-// lookInPause is look within a pause. It does not count its own work as spare: the work is over, and the time
-// before this look may have a part of it only.
-func (p *pacer) lookInPause(now time.Time) load {
+// lookInPause adapts the duty within a pause. It does not count its own work as spare: the work is over, and the
+// time since the last look may have a part of it only. So it may see less than there is, and leaves the load as it is.
+func (p *pacer) lookInPause(now time.Time) {
 	if now.Sub(p.looked) >= lookLeast {
-		p.worked = 0
+		p.adapt(0, now)
 	}
-	return p.look(now)
+}
+
+// adapt sets the duty to its share of the spare cores, of which the follower itself uses some. It returns the spare
+// cores; false if they are not known.
+func (p *pacer) adapt(own float64, now time.Time) (cores float64, ok bool) {
+	p.worked, p.looked = 0, now
+	if p.spare != nil {
+		cores, ok = p.spare()
+	}
+	cores += own
+	p.duty = maxDuty
+	if ok {
+		p.duty = min(max(cores*spareShare, minDuty), maxDuty)
+	}
+	if next := p.ended.Add(p.pause()); next.Before(p.next) {
+		p.next = next
+	}
+	return cores, ok
 }
 
 // loadWith returns the load with a number of spare cores.

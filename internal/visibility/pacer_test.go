@@ -1,6 +1,7 @@
 package visibility
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -8,7 +9,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // fixedSpare is a machine with a number of spare cores.
@@ -189,4 +192,64 @@ func TestCatchesUpAfterYield(t *testing.T) {
 	if p := v.Progress(); p.Skipped > 0 || p.CountsOnly {
 		t.Errorf("changes were counted in place of being read later: %+v", p)
 	}
+}
+
+// failingBuckets are buckets whose newest revision is not known while failing is true.
+type failingBuckets struct {
+	*buckets
+	failing bool
+}
+
+func (b *failingBuckets) Newest(ctx context.Context, shard int) (store.Newest, error) {
+	if b.failing {
+		return store.Newest{}, schemas.ErrUnavailable
+	}
+	return b.buckets.Newest(ctx, shard)
+}
+
+// TestFollow: what a follower with a full queue does depends on the load of the machine, and on whether it
+// has yielded or caught up before.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	b := &failingBuckets{buckets: newBuckets()}
+	b.put(0, 5)
+	q := newQueue(1, 1)
+	f := &follower{o: &Options{Buckets: b}, queue: q, target: make([]uint64, 1)}
+	q.begin([]uint64{0})
+	q.put(&Change{ID: schemas.NewTimerID("/q", "1"), Revision: 1})
+	q.setMode(catchingUp, following)
+	step := func(what string, l load, want mode) {
+		t.Helper()
+		f.follow(t.Context(), l)
+		if m, _ := q.filled(); m != want {
+			t.Fatalf("%s: got mode %d, want %d", what, m, want)
+		}
+	}
+	step("busy", busy, following)
+	b.failing = true
+	step("free, but the newest revision is not known", free, following)
+	b.failing = false
+	step("free", free, catchingUp)
+	if f.target[0] != 5 {
+		t.Errorf("it catches up to revision %d, want 5", f.target[0])
+	}
+	b.put(5, 6)
+	step("busy while it catches up", busy, catchingUp)
+	step("free again", free, catchingUp)
+	if f.target[0] != 5 {
+		t.Errorf("the target moved to revision %d", f.target[0])
+	}
+	step("busy for too long while it catches up", pressed, counting)
+
+	q.setMode(counting, following)
+	step("free without a busy time before", free, counting)
+
+	q.setMode(counting, following)
+	f.caughtUp = time.Now()
+	step("busy soon after it caught up", busy, following)
+	step("free soon after it caught up", free, counting)
+
+	q.begin([]uint64{0})
+	q.put(&Change{ID: schemas.NewTimerID("/q", "1"), Revision: 1})
+	step("busy after a start", pressed, catchingUp)
 }

@@ -143,7 +143,8 @@ type Progress struct {
 	// CountsOnly is true while timers change faster than they can be written: outcomes are
 	// counted, rows are not written.
 	CountsOnly bool
-	// CatchingUp is true while the store reads the shards after a start, or after it only counted.
+	// CatchingUp is true while the store reads the shards after a start, after it only counted,
+	// or after the machine was busy.
 	CatchingUp bool
 	// Rows and Bytes are the number of entries and the size of the store.
 	Rows, Bytes int64

@@ -163,7 +163,7 @@ func (w *writing) serviceOf(n int64) (int64, error) {
 }
 
 // change writes one change, unless its row has the same or a later revision. The record of a pending
-// timer is mostly new, so change inserts its row without a look for an old one.
+// timer is mostly new, so change inserts its row and looks for an old one only if that fails.
 func (w *writing) change(c *Change) error {
 	r, err := w.rowOf(c)
 	if err != nil {
