@@ -49,16 +49,19 @@ func (r *rig) claimAgain(ctx context.Context, t store.Timer) {
 	if err != nil {
 		return
 	}
-	hdr, data := rec.Body.Message(rec.Fired(rec.Attempt+1, false))
-	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(t.ID, rev, &rec).String()}
-	hdr[schemas.HeaderExtended] = []string{"1"}
-	m := store.Msg{
-		Subject: schemas.SubjectRetry(rec.Service), MsgID: rec.RunID(t.ID).RetryMsgIDAfter(rec.Attempt+1, rec.Deferrals()),
-		Header: hdr, Data: data, Service: rec.Service,
-	}
+	m := firedAgain(store.Timer{ID: t.ID, Rev: rev, Record: rec})
+	m.Subject, m.MsgID = schemas.SubjectRetry(rec.Service), rec.RunID(t.ID).RetryMsgIDAfter(rec.Attempt+1, rec.Deferrals())
 	if _, _, err := r.store.Publish(ctx, m); err != nil && ctx.Err() == nil {
 		r.t.Error(err)
 	}
+}
+
+// firedAgain returns the event of a claimed timer, without subject and message id. Its record is read before the call.
+func firedAgain(t store.Timer) store.Msg {
+	hdr, data := t.Record.Body.Message(t.Record.Fired(t.Record.Attempt+1, false))
+	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(t.ID, t.Rev, &t.Record).String()}
+	hdr[schemas.HeaderExtended] = []string{"1"}
+	return store.Msg{Header: hdr, Data: data, Service: t.Record.Service}
 }
 
 // orderCalls records the calls of each key, and checks that no two of a key run at once.
@@ -417,12 +420,11 @@ func TestOrderEndsBeforeTurn(t *testing.T) {
 // redeliver publishes the event of a claimed timer eight more times, so that every node gets it.
 func (r *rig) redeliver(id schemas.TimerID) {
 	r.t.Helper()
-	got := r.get(id)
-	hdr, data := got.Record.Body.Message(got.Record.Fired(1, false))
-	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(id, got.Rev, &got.Record).String()}
-	hdr[schemas.HeaderExtended] = []string{"1"}
+	m := firedAgain(r.get(id))
+	m.Subject = schemas.SubjectFired(m.Service)
 	for range 8 {
-		if _, _, err := r.store.Publish(r.t.Context(), store.Msg{Subject: schemas.SubjectFired("s"), MsgID: fmt.Sprint("again", nowMs(), rand.Int()), Header: hdr, Data: data, Service: "s"}); err != nil {
+		m.MsgID = fmt.Sprint("again", nowMs(), rand.Int())
+		if _, _, err := r.store.Publish(r.t.Context(), m); err != nil {
 			r.t.Fatal(err)
 		}
 	}

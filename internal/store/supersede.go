@@ -77,20 +77,22 @@ type revisionGC struct {
 	// shortTTL is the constant shortTTL, except in tests.
 	shortTTL time.Duration
 
-	*toucher
 	rem    *remover
 	writes []oldWrites // by shard
+	// touches has an element when a shard was marked for a touch.
+	touches chan struct{}
 	// rush has an element when a rush has begun in a shard and warmth has not handled it.
 	rush chan struct{}
 }
 
-// oldWrites counts the writes to one shard that replace a record of a timer older than
-// nearAge; see warmth.
+// oldWrites has the number of writes to one shard that replace a record of a timer older than
+// nearAge (see warmth), and the mark for a touch of the shard (see touch.go).
 type oldWrites struct {
 	n    atomic.Int64 // in the current window
 	warm atomic.Bool
 	// blocks is the number of blocks of the shard's stream; unknownBlocks at first.
 	blocks atomic.Uint64
+	touch  atomic.Bool
 }
 
 // unknownBlocks makes a shard too large to be warm.
@@ -98,8 +100,8 @@ const unknownBlocks = math.MaxUint64
 
 func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, replicated bool, log zerolog.Logger) *revisionGC {
 	g := &revisionGC{
-		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL, toucher: newToucher(c, shards),
-		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1),
+		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
+		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1), touches: make(chan struct{}, 1),
 	}
 	for n := range g.writes {
 		g.writes[n].blocks.Store(unknownBlocks)
@@ -122,17 +124,28 @@ func (g *revisionGC) mustRollUp(w *Write) bool {
 	return w.TTL > 0 && w.TTL < g.shortTTL
 }
 
+// isYoung reports whether the timer of w was added less than an age ago. It is false if the cluster's time is not known.
+func (g *revisionGC) isYoung(w *Write, age time.Duration) bool {
+	now, ok := g.nodes.carriedMs()
+	return ok && now-w.Record.AddedMs < age.Milliseconds()
+}
+
+// signal fills a channel of one element, unless it is full.
+func signal(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
 // mayRollUp reports whether a roll-up with w is cheap. It counts w for warmth.
 func (g *revisionGC) mayRollUp(w *Write) bool {
-	if now, ok := g.nodes.carriedMs(); ok && now-w.Record.AddedMs < nearAge.Milliseconds() {
+	if g.isYoung(w, nearAge) {
 		return true
 	}
 	sh := &g.writes[g.shards.geo.Shard(w.ID)]
 	if sh.n.Add(1)%rushWrites == 0 {
-		select {
-		case g.rush <- struct{}{}:
-		default: // warmth handles all rushes at once
-		}
+		signal(g.rush) // warmth handles all rushes at once
 	}
 	return sh.warm.Load()
 }
@@ -333,10 +346,7 @@ func (r *remover) put(v superseded) {
 		r.after[v.later()] = nil
 	}
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	signal(r.wake)
 }
 
 // deletes reports whether the predecessor of a revision is in the queue or being deleted.

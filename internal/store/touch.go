@@ -2,10 +2,8 @@ package store
 
 import (
 	"context"
-	"sync"
 	"time"
 
-	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -36,56 +34,24 @@ const (
 	touchPace = 50 * time.Millisecond
 )
 
-// toucher writes touches, to a shard at most one in each touchPace.
-type toucher struct {
-	jet    *jet.Client
-	shards *Shards
-
-	mu     sync.Mutex
-	marked []bool // by shard
-	wake   chan struct{}
-}
-
-func newToucher(c *jet.Client, shards *Shards) *toucher {
-	return &toucher{jet: c, shards: shards, marked: make([]bool, shards.geo.Shards), wake: make(chan struct{}, 1)}
-}
-
 // touch marks a shard. The next touch of its stream follows the writes that were sent before.
-func (t *toucher) touch(shard int) {
-	t.mu.Lock()
-	t.marked[shard] = true
-	t.mu.Unlock()
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+func (g *revisionGC) touch(shard int) {
+	g.writes[shard].touch.Store(true)
+	signal(g.touches)
 }
 
-// take returns the marked shards, and clears their marks.
-func (t *toucher) take(shards []int) []int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for shard, marked := range t.marked {
-		if marked {
-			t.marked[shard] = false
-			shards = append(shards, shard)
-		}
-	}
-	return shards
-}
-
-// touchShards writes touches until ctx ends.
-func (t *toucher) touchShards(ctx context.Context) {
-	var shards []int
+// touchShards writes touches to the marked shards until ctx ends, to a shard at most one in each touchPace.
+func (g *revisionGC) touchShards(ctx context.Context) {
 	for pause.For(ctx, touchPace) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.wake:
+		case <-g.touches:
 		}
-		shards = t.take(shards[:0])
-		for _, shard := range shards {
-			t.jet.Send(t.shards.subjects[shard].touch)
+		for n := range g.writes {
+			if g.writes[n].touch.Swap(false) {
+				g.jet.Send(g.shards.subjects[n].touch)
+			}
 		}
 	}
 }
@@ -100,6 +66,5 @@ func (g *revisionGC) mayTouch(w *Write) bool {
 	if w.Record.Schedule != nil || g.jet.InBatches() {
 		return false // a run of a schedule replaces the revision of the run before
 	}
-	now, ok := g.nodes.carriedMs()
-	return !ok || now-w.Record.AddedMs >= touchAge.Milliseconds()
+	return !g.isYoung(w, touchAge)
 }

@@ -27,13 +27,9 @@ func TestTouch(t *testing.T) {
 	}
 	last := uint64(0)
 	for i := range history + 4 {
-		w := oldWrite(fmt.Sprint(i), now)
-		created := s.Create(t.Context(), []Write{w})[0]
-		if created.Err != nil {
-			t.Fatal(created.Err)
-		}
-		w.Rev, w.Record.State, w.Record.DoneMs, w.TTL = created.Rev, schemas.StateCancelled, now, time.Hour
-		rev, err := s.Update(t.Context(), w)
+		o := newOldTimer(t, s, fmt.Sprint(i), now)
+		o.rec.State, o.rec.DoneMs = schemas.StateCancelled, now
+		rev, err := s.Update(t.Context(), Write{ID: o.id, Rev: o.rev, Record: &o.rec, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

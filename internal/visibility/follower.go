@@ -189,13 +189,6 @@ func (q *queue) setMode(from, to mode) {
 	}
 }
 
-// filled returns the mode, and reports whether the queue is full.
-func (q *queue) filled() (m mode, full bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.mode, len(q.changes) >= q.most
-}
-
 // overflow begins to count if the queue is full.
 func (q *queue) overflow() {
 	q.mu.Lock()
@@ -426,7 +419,9 @@ func (f *follower) step(ctx context.Context) error {
 // follow decides about a full queue, by the load of the machine: the follower waits (busy), reads the changes
 // that it missed while it waited, or begins to count.
 func (f *follower) follow(ctx context.Context, l load) {
-	switch m, full := f.queue.filled(); {
+	m, queued, _ := f.queue.state()
+	full := queued >= f.queue.most
+	switch {
 	case l == busy:
 		f.yielded = f.yielded || full && m == following
 	case l == free && (m == catchingUp || !full):

@@ -105,7 +105,7 @@ func (p *pacer) adapt(own float64, now time.Time) (cores float64, ok bool) {
 	if ok {
 		p.duty = min(max(cores*spareShare, minDuty), maxDuty)
 	}
-	if next := p.ended.Add(p.pause()); next.Before(p.next) {
+	if next := p.ended.Add(p.pause(p.cost)); next.Before(p.next) {
 		p.next = next
 	}
 	return cores, ok
@@ -133,19 +133,18 @@ func (p *pacer) loadWith(cores float64, now time.Time) load {
 // that a write took is time in which it waited for a CPU, which is not counted: a few rows shall not
 // make a long pause. If the pause after an earlier write ends later, it stays.
 func (p *pacer) wrote(rows int, took time.Duration, now time.Time) {
-	before := *p
-	p.cost, p.ended = min(took, writeCost+time.Duration(rows)*mostRowCost), now
-	p.worked += p.cost
-	if p.next = now.Add(p.pause()); p.next.Before(before.next) {
-		p.cost, p.ended, p.next = before.cost, before.ended, before.next
+	cost := min(took, writeCost+time.Duration(rows)*mostRowCost)
+	p.worked += cost
+	if next := now.Add(p.pause(cost)); !next.Before(p.next) {
+		p.cost, p.ended, p.next = cost, now, next
 	}
 }
 
-// pause returns the pause after a write with the present duty.
-func (p *pacer) pause() time.Duration {
+// pause returns the pause after a write of a cost with the present duty.
+func (p *pacer) pause(cost time.Duration) time.Duration {
 	duty := p.duty
 	if duty == 0 {
 		duty = maxDuty // look was not called yet
 	}
-	return time.Duration(float64(p.cost) * (1/duty - 1))
+	return time.Duration(float64(cost) * (1/duty - 1))
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -136,19 +134,8 @@ func TestPacerYieldsBounded(t *testing.T) {
 // and so blocks nobody but itself; it has all entries in the end.
 func TestYieldsThenCatchesUp(t *testing.T) {
 	t.Parallel()
-	b := newBuckets()
-	b.put(0, 10)
 	var cores float64
-	v, err := New(Options{
-		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Spare: fixedSpare(&cores), Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
-		most: 500, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Start()
-	t.Cleanup(v.Stop)
-	waittest.Until(t, "a follower that has caught up", func() bool { return !v.Progress().CatchingUp && v.Progress().Rows == 10 })
+	v, b := startFollower(t, 500, fixedSpare(&cores))
 	b.put(10, 3000)
 	waittest.Until(t, "all entries", func() bool {
 		p := v.Progress()
@@ -163,25 +150,13 @@ func TestYieldsThenCatchesUp(t *testing.T) {
 // changes that it missed. It counts nothing, and so reads nothing twice.
 func TestCatchesUpAfterYield(t *testing.T) {
 	t.Parallel()
-	b := newBuckets()
-	b.put(0, 10)
 	var idle atomic.Bool
-	spare := func() (float64, bool) {
+	v, b := startFollower(t, 500, func() (float64, bool) {
 		if idle.Load() {
 			return 2, true
 		}
 		return 0, true
-	}
-	v, err := New(Options{
-		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Spare: spare, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
-		most: 500, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Start()
-	t.Cleanup(v.Stop)
-	waittest.Until(t, "a follower that has caught up", func() bool { return !v.Progress().CatchingUp && v.Progress().Rows == 10 })
 	b.put(10, 20_000)
 	waittest.Until(t, "a full queue", func() bool { _, queued, _ := v.queue.state(); return queued == 500 && v.Progress().Behind > 0 })
 	idle.Store(true)
@@ -221,7 +196,7 @@ func TestFollow(t *testing.T) {
 	step := func(what string, l load, want mode) {
 		t.Helper()
 		f.follow(t.Context(), l)
-		if m, _ := q.filled(); m != want {
+		if m, _, _ := q.state(); m != want {
 			t.Fatalf("%s: got mode %d, want %d", what, m, want)
 		}
 	}

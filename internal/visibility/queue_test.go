@@ -92,15 +92,15 @@ func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Du
 	return store.NewTail(cancel, done), nil
 }
 
-// TestCountsThenCatchesUp: when more timers change than the queue holds, the follower counts their
-// outcomes, blocks nobody and says so; then it reads the rest, and has everything once.
-func TestCountsThenCatchesUp(t *testing.T) {
-	t.Parallel()
+// startFollower starts a follower with a queue of most changes, on a machine with spare cores. It has caught up with
+// the ten timers in its buckets.
+func startFollower(t *testing.T, most int, spare func() (float64, bool)) (*Visibility, *buckets) {
+	t.Helper()
 	b := newBuckets()
 	b.put(0, 10)
 	v, err := New(Options{
-		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
-		most: 100, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
+		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Spare: spare, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
+		most: most, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +108,14 @@ func TestCountsThenCatchesUp(t *testing.T) {
 	v.Start()
 	t.Cleanup(v.Stop)
 	waittest.Until(t, "a follower that has caught up", func() bool { return !v.Progress().CatchingUp && v.Progress().Rows == 10 })
+	return v, b
+}
+
+// TestCountsThenCatchesUp: when more timers change than the queue holds, the follower counts their
+// outcomes, blocks nobody and says so; then it reads the rest, and has everything once.
+func TestCountsThenCatchesUp(t *testing.T) {
+	t.Parallel()
+	v, b := startFollower(t, 100, nil)
 	b.put(10, 5000)
 	waittest.Until(t, "changes that are only counted", func() bool { return v.Progress().Skipped > 0 })
 	waittest.Until(t, "all entries", func() bool {
