@@ -206,9 +206,8 @@ func (d *delivery) leavePermit() bool {
 	return true
 }
 
-// comeBack gets a permit again if the delivery has none. If the delivery has waited so long since
-// began that its record may have changed, comeBack reads it. It returns false, and settles the event,
-// if there is no attempt to make.
+// comeBack gets a permit again if the delivery has none. If began is maxClaimAge ago or more, the record may have
+// changed, and comeBack reads it. It returns false, and settles the event, if there is no attempt to make.
 func (d *delivery) comeBack(began time.Time) bool {
 	if d.parked {
 		if d.f.semaphore.acquire(d.f.pulling, d.svc.quota) != nil {

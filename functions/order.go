@@ -291,7 +291,8 @@ func (d *delivery) inTurn() bool {
 	}
 	d.turn = got.turn
 	if d.complete {
-		// The record was read before the delivery had the turn. Another node may have concluded the event since.
+		// The record was read before the delivery had the turn, and another node may have concluded the event since.
+		// The zero time makes comeBack read it again.
 		began = time.Time{}
 	}
 	return d.comeBack(began)

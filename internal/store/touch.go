@@ -16,10 +16,10 @@ import (
 // the stream takes no other write. With many cancels of timers that were added long before, that was half of
 // their CPU.
 //
-// The server does so only for a consumer that has read the end of the block without a gap. A message that the
-// consumer does not read makes a gap, and one gap is enough for the rest of the block. Adds make gaps, because the
+// The server does so only if the consumer has read the messages of the block one after the other. A message that the
+// consumer does not read is a gap, and ends that for the rest of the block. Adds make gaps, because the
 // tail does not read index entries. Cancels make none. So the cancel of an old timer is followed by a touch: a message
-// without content on a key of its own. So is a write that pauses or moves an old timer. Nothing reads touches, nobody
+// without content on a key of its own. So is a write that pauses or moves an old timer. Schedules have no touches. Nothing reads touches, nobody
 // waits for one, and the bucket's history limits their number.
 //
 // Claims also roll up, and have no touches: for claims of timers that were 20 s old the server read a block once in
@@ -64,7 +64,7 @@ func (g *revisionGC) mayTouch(w *Write) bool {
 		return false
 	}
 	if w.Record.Schedule != nil || g.jet.InBatches() {
-		return false // a run of a schedule replaces the revision of the run before
+		return false // the revision that a schedule replaces is as old as its last run only
 	}
 	return !g.isYoung(w, touchAge)
 }

@@ -226,9 +226,9 @@ type follower struct {
 	wrote, checked, pruned, saved time.Time
 	// pace decides how much CPU writing may take.
 	pace pacer
-	// yielded is true if the queue was full while the follower yielded. catchesUp is true while the follower
-	// reads the changes that it missed then, and caughtUp is the time at which it last had read them. If they are
-	// as many again soon, timers change faster than they can be written.
+	// yielded is true if the queue was full while the follower yielded: it missed changes. catchesUp is true
+	// while the follower reads the missed changes, and caughtUp is the time at which it had last read them all. If the
+	// queue is full again within yieldMost of caughtUp, timers change faster than they can be written.
 	yielded, catchesUp bool
 	caughtUp           time.Time
 	// rate is the number of changes a second since the last batch.
@@ -416,8 +416,8 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
-// follow decides about a full queue, by the load of the machine: the follower waits (busy), reads the changes
-// that it missed while it waited, or begins to count.
+// follow decides about a full queue. On a busy machine the follower waits. When CPU time is spare again, it reads the
+// changes that it missed, unless it has caught up less than yieldMost ago. Otherwise it begins to count.
 func (f *follower) follow(ctx context.Context, l load) {
 	m, queued, _ := f.queue.state()
 	full := queued >= f.queue.most
@@ -429,7 +429,7 @@ func (f *follower) follow(ctx context.Context, l load) {
 		f.catchUp(ctx)
 	default:
 		if f.yielded = false; f.catchesUp {
-			// The machine became busy before the follower had caught up.
+			// The machine stayed busy for yieldMost before the follower had caught up.
 			f.catchesUp = false
 			f.queue.setMode(catchingUp, following)
 		}

@@ -85,8 +85,8 @@ func (p *pacer) look(now time.Time) load {
 	return p.load
 }
 
-// lookInPause adapts the duty within a pause. It does not count its own work as spare: the work is over, and the
-// time since the last look may have a part of it only. So it may see less than there is, and leaves the load as it is.
+// lookInPause adapts the duty within a pause. It does not count the write before the pause as spare, because only a part of
+// that write may be in the measured time. So it may find too few spare cores, and leaves the load as it is.
 func (p *pacer) lookInPause(now time.Time) {
 	if now.Sub(p.looked) >= lookLeast {
 		p.adapt(0, now)

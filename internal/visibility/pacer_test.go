@@ -226,5 +226,5 @@ func TestFollow(t *testing.T) {
 
 	q.begin([]uint64{0})
 	q.put(&Change{ID: schemas.NewTimerID("/q", "1"), Revision: 1})
-	step("busy after a start", pressed, catchingUp)
+	step("busy for too long after a start", pressed, catchingUp)
 }

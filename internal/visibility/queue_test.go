@@ -92,8 +92,8 @@ func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Du
 	return store.NewTail(cancel, done), nil
 }
 
-// startFollower starts a follower with a queue of most changes, on a machine with spare cores. It has caught up with
-// the ten timers in its buckets.
+// startFollower starts a follower whose queue holds a number of changes at most, and waits until it has caught up with
+// the ten timers in its buckets. spare returns the spare cores of the machine; nil: unknown.
 func startFollower(t *testing.T, most int, spare func() (float64, bool)) (*Visibility, *buckets) {
 	t.Helper()
 	b := newBuckets()
