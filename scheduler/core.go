@@ -43,15 +43,10 @@ type CoreConfig struct {
 
 // Bounds of a core.
 const (
-	maxLoadTicks = 512  // ticks in one ActLoad
-	loadLimit    = 1000 // records in one ActLoad
-	// Reading a thousand records at once delays due timers by tens of milliseconds. The core
-	// therefore reads a large tick in small pages with pauses between them, unless the tick
-	// is due within half the horizon.
-	pacedPageLimit = 250
-	pacedPagePause = 20 * time.Millisecond
-	minRetryDelay  = 50 * time.Millisecond
-	maxRetryDelay  = 2 * time.Second
+	maxLoadTicks  = 512  // ticks in one ActLoad
+	loadLimit     = 1000 // records in one ActLoad
+	minRetryDelay = 50 * time.Millisecond
+	maxRetryDelay = 2 * time.Second
 	// dedupBatch bounds the message ids in one ActDedupCheck.
 	dedupBatch = 4096
 	// A dedup check searches the stream from dedupSlackMs before the claim, because the

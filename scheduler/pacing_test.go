@@ -27,10 +27,10 @@ func TestLeisure(t *testing.T) {
 			t.Errorf("%d ms after the start: limit %d, delay %s; want %d, %s", now-start, a.Limit, a.Delay, limit, want)
 		}
 	}
-	page(0, pacedPageLimit, EvTick{})
-	page(pacedPagePause, pacedPageLimit, EvLoaded{Load: store.Load{Complete: true, Next: 10}})
+	page(0, minPage, EvTick{})
+	page(pacedPagePause, minPage, EvLoaded{Load: store.Load{Complete: true, Next: 10}})
 	now += 2000
-	page(pacedPagePause, pacedPageLimit, EvLoaded{Load: store.Load{Complete: true, Next: 20}})
+	page(pacedPagePause, minPage, EvLoaded{Load: store.Load{Complete: true, Next: 20}})
 	now += 1500 // due in less than half of the horizon
 	page(0, loadLimit, EvLoaded{Load: store.Load{Complete: true, Next: 30}})
 }

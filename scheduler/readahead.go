@@ -17,6 +17,7 @@ type readAhead struct {
 	width   int    // maximum ticks of the next ActLoad
 	asked   int64  // ticks of the last ActLoad
 	fails   int    // failed reads in a row
+	pages   tickPages
 }
 
 // readAhead requests the next ticks within the horizon, or a scan of the shard if the low
@@ -40,7 +41,7 @@ func (k *Core) readAhead() {
 	}
 	a := ActLoad{Ticks: k.ahead.nextTicks(through, k.cfg.Geometry.WheelSize), Limit: loadLimit, After: k.ahead.page, Seen: k.tailSeen, Delay: delay}
 	if k.cfg.Geometry.TickStart(k.ahead.loaded+1)-k.now > k.cfg.HorizonMs/2 {
-		a.Limit = pacedPageLimit
+		a.Limit = k.ahead.pages.limit(len(a.Ticks))
 		if k.ahead.page != 0 {
 			a.Delay = max(a.Delay, pacedPagePause)
 		}
@@ -82,7 +83,8 @@ func (r *readAhead) ended(err error) (ok bool) {
 func (r *readAhead) narrow() { r.width = max(1, int(r.asked)/4) }
 
 // turnPage notes that a load was complete up to a page of its tick; 0 if it was the last page.
-func (r *readAhead) turnPage(next uint64) {
+func (r *readAhead) turnPage(next uint64, timers int) {
+	r.pages.read(timers, int(r.asked), next == 0)
 	if r.page = next; next != 0 {
 		return
 	}
@@ -115,7 +117,7 @@ func (k *Core) onLoaded(ev EvLoaded) {
 			k.onRecord(t, tick, 0)
 		}
 	}
-	k.ahead.turnPage(ev.Load.Next)
+	k.ahead.turnPage(ev.Load.Next, len(ev.Load.Timers))
 }
 
 func (k *Core) onScanDone(ev EvScanDone) {

@@ -38,6 +38,9 @@ type Sweeper struct {
 	Pause func(context.Context) bool
 	// Audited is called with the number of records of each page.
 	Audited func(n int)
+
+	width int64 // greatest number of ticks in the next call of Some; 0 for sweepTicks
+	pages tickPages
 }
 
 // Some audits up to sweepTicks ticks, starting at sweptMs, the sweeper's position in Unix
@@ -53,19 +56,23 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	if last < first {
 		return sweptMs, false, nil
 	}
-	last = min(last, first+sweepTicks-1, first+s.Geometry.WheelSize-1)
+	if s.width == 0 {
+		s.width = sweepTicks
+	}
+	last = min(last, first+s.width-1, first+s.Geometry.WheelSize-1)
 	ticks := make([]int64, 0, last-first+1)
 	for t := first; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
-	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, pacedPageLimit, 0, c.Seen)
+	load, err := s.load(ctx, ticks, 0, c.Seen)
 	if err == nil && !load.Complete && len(ticks) > 1 {
-		last, ticks = first, ticks[:1]
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, pacedPageLimit, 0, c.Seen)
+		s.width, last, ticks = 1, first, ticks[:1]
+		load, err = s.load(ctx, ticks, 0, c.Seen)
 	}
 	clean := true
 	for err == nil {
 		s.newer(load.Newer)
+		s.pages.read(len(load.Timers), len(ticks), load.Next == 0)
 		var ok bool
 		if ok, err = s.audit(ctx, load.Timers, first, last, watermarkMs, tail); !ok {
 			clean = false
@@ -76,12 +83,20 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 		if s.Pause != nil && !s.Pause(ctx) {
 			return sweptMs, false, context.Cause(ctx)
 		}
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, pacedPageLimit, load.Next, c.Seen)
+		load, err = s.load(ctx, ticks, load.Next, c.Seen)
 	}
 	if err != nil || !clean {
 		return sweptMs, false, err
 	}
+	if int64(s.pages.last)*2*s.width <= maxPage {
+		s.width = min(2*s.width, sweepTicks)
+	}
 	return s.Geometry.TickStart(last + 1), true, nil
+}
+
+// load reads the next page of a tick, or several ticks.
+func (s *Sweeper) load(ctx context.Context, ticks []int64, after, seen uint64) (store.Load, error) {
+	return s.Store.LoadTicks(ctx, s.Shard, ticks, s.pages.limit(len(ticks)), after, seen)
 }
 
 // newer reports the first tick of the records that this node cannot read.
@@ -196,7 +211,7 @@ func (t *Term) sweep(ctx context.Context) {
 			next, more, err = s.Some(ctx, t.swept.Load(), *t.progress.Load())
 			t.failed("sweep", err)
 			t.swept.Store(next)
-			if more && !t.host.Pause(ctx, time.Millisecond) {
+			if more && !t.host.Pause(ctx, pacedPagePause) {
 				return
 			}
 		}

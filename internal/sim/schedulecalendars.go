@@ -249,7 +249,7 @@ func (c *checker) undecided(s *schedule, old, r *schemas.Record, op *schemas.Ope
 	}
 	s.checkedMs = max(s.checkedMs, to)
 	if cal, since := c.stable(s); cal != nil && to > since {
-		for at := range cal.Between(max(since, r.AddedMs), to) { // the first run is after the add
+		for at := range cal.Between(max(since, r.AddedMs+1), to) { // the first run is after the add
 			if _, ok := s.decided[at]; !ok && !waits(at) {
 				c.fail(PropIncluded, "%s: %s has no decision, and later times have", s, c.w.ms(at))
 			}
@@ -267,7 +267,7 @@ func (c *checker) firesIncluded(s *schedule, old *schemas.Record, op *schemas.Op
 	if cal == nil {
 		return
 	}
-	since = max(since, old.AddedMs, s.resumedMs+lateDecision.Milliseconds())
+	since = max(since, old.AddedMs+1, s.resumedMs+lateDecision.Milliseconds())
 	for at := range cal.Between(since, op.AtMs-lateDecision.Milliseconds()) {
 		c.w.stats.Included++
 		if w := old.Schedule.Waiting; s.decided[at] == 0 && (w == nil || w.NominalMs != at) {

@@ -239,7 +239,7 @@ func BenchmarkLoad(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					timers, err := s.indexed(b.Context(), 0, s.timersOf(msgs), 0)
+					timers, err := s.indexed(b.Context(), 0, s.timersOf(msgs), 1000, 0)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -22,8 +23,6 @@ const (
 	idAlphabet = "0123456789abcdefghijklmnopqrstuv"
 	// slotParts is the number of parts: 32 to the power of slotTokens.
 	slotParts = 1 << 15
-	// firstParts is the number of parts of the first page; see widths.
-	firstParts = slotParts / 8
 )
 
 // Loader reads the records that the index names for a tick. Safe for concurrent use.
@@ -39,19 +38,20 @@ type Loader struct {
 	// replicated is true if the shards' streams have replicas.
 	replicated bool
 
-	// widths has for each shard the number of parts of a large slot in the last page; see
-	// loadPage.
-	widths []atomic.Int64
+	// sizes has for each shard the number of timers that the index is expected to name for a tick, from
+	// the pages read last.
+	sizes []atomic.Int64
 }
 
 func newLoader(c *jet.Client, shards *Shards, dec *decoder, replicated bool, log zerolog.Logger) *Loader {
-	return &Loader{jet: c, shards: shards, dec: dec, far: farReader{shards, dec, NewFarIndex(shards.geo.Shards)}, log: log, replicated: replicated, widths: make([]atomic.Int64, shards.geo.Shards)}
+	return &Loader{jet: c, shards: shards, dec: dec, far: farReader{shards, dec, NewFarIndex(shards.geo.Shards)}, log: log, replicated: replicated, sizes: make([]atomic.Int64, shards.geo.Shards)}
 }
 
 // LoadTicks reads the records that the index names for the ticks of a shard, if there are
 // at most limit (up to 1,000). If several ticks have more, the answer is incomplete and
-// empty. A single tick with more is read in pages of up to twice the limit; after is the
-// last page's Next. The replica that answers must have reached sequence seen. Errors:
+// empty. A single tick is read in pages if it has more, or is expected to have more. A page has up to
+// twice the limit, or the timers of one shared index entry; after is the last page's Next. A request
+// names at most limit records. The replica that answers must have reached sequence seen. Errors:
 // schemas.ErrUnavailable, also for a replica that is behind.
 //
 // If the server refuses the reads permanently, because the stream has lost messages,
@@ -83,7 +83,7 @@ func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit 
 	if len(ticks) == 0 {
 		return Load{Complete: true}, nil
 	}
-	if after == 0 {
+	if after == 0 && (len(ticks) > 1 || l.sizes[shard].Load() <= int64(limit)) {
 		load, err := l.loadAtOnce(ctx, shard, ticks, limit, seen)
 		if !errors.Is(err, jet.ErrTooMany) {
 			return load, err
@@ -91,6 +91,8 @@ func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit 
 		if len(ticks) > 1 {
 			return Load{}, nil
 		}
+		// There may be too many to count.
+		l.sizes[shard].Store(max(l.sizes[shard].Load(), 8*int64(limit)))
 	}
 	return l.loadPage(ctx, shard, ticks[0], limit, after, seen)
 }
@@ -105,10 +107,13 @@ func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit
 		return Load{}, err
 	}
 	ids := l.dec.timersOf(index, far...)
+	if len(ticks) == 1 {
+		l.sizes[shard].Store(int64(len(ids)))
+	}
 	if len(ids) > limit {
 		return Load{}, jet.ErrTooMany
 	}
-	timers, err := l.indexed(ctx, shard, ids, seen)
+	timers, err := l.indexed(ctx, shard, ids, limit, seen)
 	if err != nil {
 		return Load{}, err
 	}
@@ -179,13 +184,11 @@ func (l *Loader) tickNaming(shard int, ticks []int64, index []*jet.Msg, id schem
 // loadPage reads the next page of a tick: the parts from first on, as many as are expected
 // to name up to limit timers.
 func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (Load, error) {
-	prefix, hint := l.shards.slotPrefix(shard, tick), &l.widths[shard]
-	width := hint.Load()
-	if width == 0 {
-		width = firstParts
-	}
+	prefix := l.shards.slotPrefix(shard, tick)
+	size := l.sizes[shard].Load()
 	for first < slotParts {
-		end := min(first+uint64(width), slotParts)
+		width := partsOf(limit, size)
+		end := min(first+width, slotParts)
 		index, far, err := l.entries(ctx, shard, []int64{tick}, partFilters(prefix, first, end), seen)
 		if errors.Is(err, jet.ErrTooMany) && width == 1 {
 			return Load{}, schemas.Errorf(schemas.CodeUnavailable, "read index of tick %d, shard %d: more than %d entries in one part of it", tick, shard, jet.MaxMultiLast)
@@ -193,18 +196,17 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		if err != nil && !errors.Is(err, jet.ErrTooMany) {
 			return Load{}, err
 		}
-		ids := l.dec.timersOf(index, inParts(far, first, end)...)
-		// A page of more than twice the limit is read again with fewer parts. After a page
-		// of less than a third of the limit, the next has more parts.
-		if err != nil || len(ids) > 2*limit && width > 1 {
-			width = max(1, width/4)
+		far = inParts(far, first, end)
+		ids := l.dec.timersOf(index, far...)
+		// An entry that is shared by many timers cannot be divided.
+		if err != nil || len(ids) > 2*limit && len(index)+len(far) > 1 && width > 1 {
+			size = 4 * int64(limit) * slotParts / int64(width) // read a quarter of these parts
 			continue
 		}
-		if len(ids) < limit/3 {
-			width = min(2*width, slotParts)
-		}
-		hint.Store(width)
-		timers, err := l.indexed(ctx, shard, ids, seen)
+		found := int64(len(ids)) * slotParts / int64(end-first)
+		size = (3*size + found) / 4
+		l.sizes[shard].Store(size)
+		timers, err := l.indexed(ctx, shard, ids, limit, seen)
 		if err != nil {
 			return Load{}, err
 		}
@@ -213,6 +215,15 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		return load, nil
 	}
 	return Load{Complete: true}, nil
+}
+
+// partsOf returns the number of parts, a power of two, in which limit timers are expected, or
+// nearly as many, if the slot has size timers.
+func partsOf(limit int, size int64) uint64 {
+	if size <= int64(limit) {
+		return slotParts
+	}
+	return 1 << (bits.Len64(max(1, uint64(limit)*slotParts/uint64(size))) - 1)
 }
 
 // partFilters returns the fewest filters that cover the parts from first to end-1.
@@ -244,18 +255,24 @@ func inParts(ids []schemas.TimerID, first, end uint64) []schemas.TimerID {
 	})
 }
 
-// indexed reads the records that the index names.
-func (l *Loader) indexed(ctx context.Context, shard int, ids []schemas.TimerID, seen uint64) ([]Timer, error) {
-	if len(ids) == 0 {
-		return nil, nil
+// indexed reads the records that the index names, up to limit in one request.
+func (l *Loader) indexed(ctx context.Context, shard int, ids []schemas.TimerID, limit int, seen uint64) ([]Timer, error) {
+	var timers []Timer
+	for some := range slices.Chunk(ids, limit) {
+		subjects := make([]string, len(some))
+		for i, id := range some {
+			subjects[i] = l.shards.subjects[shard].timer + id.String()
+		}
+		got, err := l.shards.lastFor(ctx, shard, subjects, seen)
+		if err != nil {
+			return nil, err
+		}
+		read := l.dec.decodeAll(got)
+		if timers == nil {
+			timers = read
+		} else {
+			timers = append(timers, read...)
+		}
 	}
-	subjects := make([]string, len(ids))
-	for i, id := range ids {
-		subjects[i] = l.shards.subjects[shard].timer + id.String()
-	}
-	got, err := l.shards.lastFor(ctx, shard, subjects, seen)
-	if err != nil {
-		return nil, err
-	}
-	return l.dec.decodeAll(got), nil
+	return timers, nil
 }

@@ -71,7 +71,7 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 
 // readable reads the records that the server can read.
 func (l *Loader) readable(ctx context.Context, shard int, ids []schemas.TimerID) ([]Timer, error) {
-	timers, err := l.indexed(ctx, shard, ids, 0)
+	timers, err := l.indexed(ctx, shard, ids, jet.MaxSubjects, 0)
 	if err == nil || !errors.Is(err, jet.ErrMissing) {
 		return timers, err
 	}

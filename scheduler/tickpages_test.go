@@ -1,0 +1,89 @@
+package scheduler
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestTickPages: a page has a sixteenth of the timers of the last tick, within bounds. Reads of
+// several ticks have no pages.
+func TestTickPages(t *testing.T) {
+	t.Parallel()
+	var p tickPages
+	want := func(limit int) {
+		t.Helper()
+		if got := p.limit(1); got != limit {
+			t.Errorf("a page of %d timers, want %d", got, limit)
+		}
+	}
+	want(minPage)
+	for range 40 {
+		p.read(25, 1, false)
+	}
+	want(minPage) // its tick has not ended
+	p.read(600, 1, true)
+	want(100)
+	p.read(100_000, 1, true)
+	want(maxPage)
+	p.read(3200, 10, true)
+	want(20)
+	p.read(0, 1, true)
+	want(minPage)
+	if got := p.limit(2); got != maxPage {
+		t.Errorf("two ticks with a limit of %d, want %d", got, maxPage)
+	}
+}
+
+// sweptStore has ticks with a number of timers each, and refuses reads of several ticks with more than the
+// limit, as the store does.
+type sweptStore struct {
+	SweepStore
+	timers int
+	reads  []int // ticks in each read
+}
+
+func (s *sweptStore) LoadTicks(_ context.Context, _ int, ticks []int64, limit int, _, _ uint64) (store.Load, error) {
+	s.reads = append(s.reads, len(ticks))
+	n := s.timers * len(ticks)
+	if len(ticks) > 1 && n > limit {
+		return store.Load{}, nil
+	}
+	load := store.Load{Complete: true, Timers: make([]store.Timer, n)}
+	for i := range load.Timers {
+		load.Timers[i].Record.State = schemas.StateSuccess
+	}
+	return load, nil
+}
+
+// TestSweepWidth: the sweeper reads busy ticks one by one, and only as many at once as an answer may hold.
+func TestSweepWidth(t *testing.T) {
+	t.Parallel()
+	geo := coreConfig.Geometry
+	some := func(timers int) []int {
+		st := &sweptStore{timers: timers}
+		s := Sweeper{Store: st, Geometry: geo, Delay: time.Minute, Audited: func(int) {}}
+		start := int64(1_800_000_000_000)
+		for at, more := start, true; more; {
+			var err error
+			if at, more, err = s.Some(t.Context(), at, store.Clock{TimeMs: start + 1300*geo.SlotWidth.Milliseconds()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return st.reads
+	}
+	const ticks = 1240
+	if got := some(0); len(got) != 5 {
+		t.Errorf("%d empty ticks: %d reads, want 5", ticks, len(got))
+	}
+	if got := some(200); len(got) != ticks+1 {
+		t.Errorf("%d ticks with 200 timers: %d reads, want %d", ticks, len(got), ticks+1)
+	}
+	// 32 ticks with 7 timers fit a read; the sweeper begins with 256 ticks and then with one.
+	if got := some(7); len(got) > ticks/32+8 {
+		t.Errorf("%d ticks with 7 timers: %d reads: %d", ticks, len(got), got)
+	}
+}
