@@ -23,6 +23,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/testsize"
@@ -348,6 +349,24 @@ func TestRolesOnTwoNodes(t *testing.T) {
 	stop(t, nodes[0]) // releases its clocks; the other scheduler takes over
 	add("two")
 	add("three")
+}
+
+// TestSameClock: only the node that embeds its server relies on the server's clock being its own.
+func TestSameClock(t *testing.T) {
+	t.Parallel()
+	want := int64(clustertime.DriftPPM)
+	if runtime.GOOS == "linux" { // others may not slew the wall clock and the monotonic clock alike
+		want = clustertime.SameClockPPM
+	}
+	embedding := start(t, options(t))
+	o := options(t)
+	o.Data, o.NATSURL = "", embedding.NATSURL()
+	if got := embedding.time.DriftPPM(); got != want {
+		t.Errorf("the node with the server: a drift of %d ppm, want %d", got, want)
+	}
+	if got := start(t, o).time.DriftPPM(); got != clustertime.DriftPPM {
+		t.Errorf("a node beside it: a drift of %d ppm, want %d", got, clustertime.DriftPPM)
+	}
 }
 
 // TestTimerOfRestingService: the timer of a service at rest is called back when it is due.

@@ -114,6 +114,30 @@ func TestDrift(t *testing.T) {
 	}
 }
 
+// TestSameClock: with the smaller bound of the drift, a second after a reading the bounds are hardly farther
+// apart than the reading took.
+func TestSameClock(t *testing.T) {
+	for _, ppm := range []int64{-SameClockPPM, 0, SameClockPPM} {
+		w := newWorld()
+		w.ppm = ppm
+		e := Estimator{PPM: SameClockPPM}
+		for i := range 600 {
+			d := time.Duration(i) * time.Second
+			if e.Observe(w.read(d, 200*time.Microsecond, 100*time.Microsecond)) {
+				t.Fatalf("%d ppm: taken for a step after %s", ppm, d)
+			}
+			if width := w.check(t, &e, d+999*time.Millisecond); width > 341*time.Microsecond {
+				t.Fatalf("%d ppm: the bounds are %s apart", ppm, width)
+			}
+		}
+		w.stepNs += int64(time.Millisecond)
+		if !e.Observe(w.read(600*time.Second, 200*time.Microsecond, 100*time.Microsecond)) {
+			t.Fatalf("%d ppm: a step of a millisecond was not noticed", ppm)
+		}
+		w.check(t, &e, 601*time.Second)
+	}
+}
+
 func TestSteps(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 24 * 365 * time.Hour, time.Second, -time.Second, 50 * time.Millisecond, -50 * time.Millisecond} {
 		w := newWorld()

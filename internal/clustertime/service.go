@@ -3,6 +3,7 @@ package clustertime
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -54,6 +55,17 @@ func NewService(read func(context.Context) (Reading, error), interval time.Durat
 	}
 	return &Service{read: read, interval: interval, log: log, resample: make(chan struct{}, 1), ready: make(chan struct{})}
 }
+
+// SameClock states that the leader always runs on this host, so that its clock is the wall clock here.
+// The bounds are then closer, where the operating system allows it. Call it before Start.
+func (s *Service) SameClock() {
+	if runtime.GOOS == "linux" {
+		s.est.PPM = SameClockPPM
+	}
+}
+
+// DriftPPM returns the bound of the drift between the leader's clock and the monotonic clock.
+func (s *Service) DriftPPM() int64 { return s.est.ppm() }
 
 // Start starts a goroutine that reads the clock until Stop.
 func (s *Service) Start() {
@@ -146,7 +158,7 @@ func (s *Service) observe(r Reading, lead time.Duration) {
 }
 
 // tellSteps logs the first step at once and further steps once a minute. While a host's
-// clock is slewed faster than DriftPPM, every reading is a step.
+// clock is slewed faster than the bound of the drift, every reading is a step.
 func (s *Service) tellSteps(r Reading) {
 	s.steps++
 	if s.told.IsZero() || time.Since(s.told) >= time.Minute {

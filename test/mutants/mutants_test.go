@@ -159,6 +159,8 @@ var planted = []plant{
 	{m("a large tick is read at once first", "internal/store/load.go", "l.sizes[shard].Load() <= int64(limit))", "true)"), "./internal/store", "TestPages"},
 	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "p.last/pagesOfTick, minPage", "p.now/pagesOfTick, minPage"), "./scheduler", "TestTickPages"},
 	{m("the sweeper asks for many busy ticks each time", "scheduler/sweep.go", "s.width, last, ticks = 1, first, ticks[:1]", "last, ticks = first, ticks[:1]"), "./scheduler", "TestSweepWidth"},
+	{m("time: a node beside another's server takes its clock for its own", "internal/app/app.go", "if a.own != nil {\n\t\ta.time.SameClock()", "if true {\n\t\ta.time.SameClock()"), "./internal/app", "TestSameClock"},
+	{m("time: the same clock is given more drift than it has", "internal/clustertime/estimator.go", "return e.PPM\n", "return DriftPPM\n"), "./internal/clustertime", "TestSameClock"},
 	{m("search index: changes that were missed on a busy machine are counted first", "internal/visibility/follower.go", "case l == free && m == following && f.yielded", "case false && f.yielded"), "./internal/visibility", "TestCatchesUpAfterYield"},
 	{m("search index: a catch-up on a machine that stays busy never counts", "internal/visibility/follower.go", "if f.yielded = false; f.catchesUp {", "if f.yielded = false; false {"), "./internal/visibility", "TestFollow"},
 	{m("search index: a pause outlives the load", "internal/visibility/pacer.go", "next.Before(p.next) {\n\t\tp.next = next", "false {\n\t\tp.next = next"), "./internal/visibility", "TestPacerPauseFollowsDuty"},
