@@ -50,7 +50,7 @@ func (a *App) storeConfig() store.Config {
 func (o *Options) StoreConfig() store.Config {
 	c := store.Config{
 		Replicas: o.Replicas, Retention: o.Retention, IndexKeep: o.indexKeep(), Timeout: o.Timeout,
-		GroupCommit: o.Profile == ProfileSafe && o.Replicas <= 1, FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, RejectedMaxAge: o.RejectedMaxAge,
+		GroupCommit: o.groups(), FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, RejectedMaxAge: o.RejectedMaxAge,
 		FiredMaxPerService: o.FiredMaxPerService, MaxServices: o.MaxServices, Tenants: len(o.Tenants) > 0, TenantFired: o.firedAccounts(),
 	}
 	if o.Limits.MaxPayload > 0 {
@@ -65,6 +65,9 @@ func (o *Options) StoreConfig() store.Config {
 	}
 	return c
 }
+
+// groups reports whether writes are gathered, because the server syncs each of them.
+func (o *Options) groups() bool { return o.Profile == ProfileSafe && o.Replicas <= 1 }
 
 // indexKeep returns the lifetime of index entries after their due time. It grows with the
 // sweep delay, because the sweeper needs the index. It is at least the default, because
@@ -258,7 +261,8 @@ func (a *App) functionsOptions() functions.Options {
 
 func (a *App) routerOptions() router.Options {
 	o := router.Options{
-		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
+		Gather: a.o.groups(),
+		Store:  a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
 		Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
 	}
 	if a.roles.visibility != nil {
