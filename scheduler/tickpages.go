@@ -13,7 +13,8 @@ const (
 	pacedPagePause = 5 * time.Millisecond
 )
 
-// tickPages chooses the size of pages by the number of timers in the last tick.
+// tickPages chooses the size of pages by the number of timers in the last tick, or so far in this one if
+// that is more: a burst is read in some 60 small pages and then in large ones.
 type tickPages struct {
 	last int // timers of the last tick; if several were read at once, their mean
 	now  int // timers in the pages of this tick so far
@@ -24,7 +25,7 @@ func (p *tickPages) limit(ticks int) int {
 	if ticks > 1 {
 		return maxPage
 	}
-	return min(max(p.last/pagesOfTick, minPage), maxPage)
+	return min(max(max(p.last, p.now)/pagesOfTick, minPage), maxPage)
 }
 
 // read notes how many timers a page has, or a read of several ticks. end is true for the last page of a

@@ -24,9 +24,13 @@ func TestTickPages(t *testing.T) {
 	for range 40 {
 		p.read(25, 1, false)
 	}
-	want(minPage) // its tick has not ended
+	want(62) // its tick has not ended
 	p.read(600, 1, true)
 	want(100)
+	p.read(80, 1, false)
+	want(100)
+	p.read(80, 1, true)
+	want(minPage)
 	p.read(100_000, 1, true)
 	want(maxPage)
 	p.read(3200, 10, true)

@@ -157,7 +157,7 @@ var planted = []plant{
 	{m("a cancel of an old timer is not followed by a touch", "internal/store/records.go", "if r.gc.mayTouch(&w) {", "if false {"), "./internal/store", "TestTouch"},
 	{m("a page of a tick is read with one request", "internal/store/load.go", "for some := range slices.Chunk(ids, limit) {", "for some := range slices.Chunk(ids, 1000) {"), "./internal/store", "TestPages"},
 	{m("a large tick is read at once first", "internal/store/load.go", "l.sizes[shard].Load() <= int64(limit))", "true)"), "./internal/store", "TestPages"},
-	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "p.last/pagesOfTick, minPage", "p.now/pagesOfTick, minPage"), "./scheduler", "TestTickPages"},
+	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "max(p.last, p.now)/pagesOfTick", "p.now/pagesOfTick"), "./scheduler", "TestTickPages"},
 	{m("the sweeper asks for many busy ticks each time", "scheduler/sweep.go", "s.width, last, ticks = 1, first, ticks[:1]", "last, ticks = first, ticks[:1]"), "./scheduler", "TestSweepWidth"},
 	{m("an add that is due soon waits for others", "router/gather.go", "a.Seq == 0 || a.Record.DueMs < nowMs+gatherLead.Milliseconds()", "a.Seq == 0"), "./router", "TestGatherer"},
 	{m("an add whose caller waits waits for others", "router/gather.go", "a.Seq == 0 || a.Record.DueMs", "a.Record.DueMs"), "./router", "TestGatherer"},
