@@ -100,8 +100,8 @@ func (s *Service) AddAll(ctx context.Context, adds []*Add) {
 	}
 }
 
-// process validates and writes a group. Every add of it is settled when process returns, except the adds
-// of limited services, which the limiter settles, and the adds that wait for others; see gatherer.
+// process validates and writes a group. When it returns, every add of the group is settled, with two
+// exceptions: the limiter settles adds of limited services, and the lingerer keeps adds that wait for others.
 func (s *Service) process(group []*Add) {
 	s.m.batch.Observe(float64(len(group)))
 	valid := make([]*Add, 0, len(group))
@@ -120,7 +120,7 @@ func (s *Service) process(group []*Add) {
 		}
 		valid = append(valid, a)
 	}
-	s.write(s.gather.pass(s.limiter.unlimited(valid), s.nowMs(), time.Now()))
+	s.write(s.linger.pass(s.limiter.unlimited(valid), s.nowMs(), time.Now()))
 	// After the valid adds, because timers.rejected may fail.
 	each(refused, func(f refusal) { outcomes{s}.Reject(f.a, f.reason) })
 }

@@ -28,7 +28,8 @@
 // metrics and logs.
 //
 // Adds whose callers wait are grouped by what is queued while earlier groups are written,
-// so a single add is written at once. Cancels that come many at a time take a fast path;
+// so a single add is written at once. Where
+// the server syncs every write, adds of the stream that are not due soon may wait for others; see linger.go. Cancels that come many at a time take a fast path;
 // see fastcancel.go.
 //
 // # Failures

@@ -103,9 +103,10 @@ type Options struct {
 	// of tenants; required if there are any.
 	Accounts    map[string]string
 	TenantDedup DedupCheck
-	// Gather lets adds of the stream wait up to 0.1 s for others while many arrive, so that they need
-	// fewer writes. It is for servers that sync every write; see store.Config.GroupCommit.
-	Gather bool
+	// Linger delays adds of the stream that are due in a second or later by up to 0.1 s while many arrive,
+	// so that more of them share a sync. It is for servers that sync every write; see
+	// store.Config.GroupCommit.
+	Linger bool
 	// History is the node's search index; nil for none.
 	History History
 	// Tracing makes a span of each add; nil for none.
@@ -155,7 +156,7 @@ type engine struct {
 	tenantWriter Writer
 	breakers     *Breakers
 	batcher      *batcher
-	gather       *gatherer // nil without Options.Gather
+	linger       *lingerer // nil without Options.Linger
 	// rejections throttles log lines about rejected adds.
 	rejections throttle.Log
 	// limiter applies the limits of adds; limits throttles its log lines.
@@ -231,8 +232,8 @@ func New(o Options) (*Service, error) {
 	s.tenantWriter = s.writer
 	s.tenantWriter.Dedup = o.TenantDedup
 	s.batcher = newBatcher(s.process)
-	if o.Gather {
-		s.gather = &gatherer{write: s.write, permits: s.batcher.permits}
+	if o.Linger {
+		s.linger = &lingerer{write: s.write, permits: s.batcher.permits}
 	}
 	s.limiter = newLimiter(s)
 	return s, nil
@@ -286,7 +287,7 @@ func (s *Service) Stop(ctx context.Context) {
 	s.gate.wait()
 	s.batcher.close()
 	s.batching.Wait()
-	s.gather.close()
+	s.linger.close()
 	s.limiter.close()
 	close(s.cancels)
 	s.cancelling.Wait()

@@ -172,7 +172,7 @@ type Action interface{ action() }
 // a time.
 type ActLoad struct {
 	Ticks []int64
-	Limit int    // maximum number of records in the answer
+	Limit int    // limit of store.LoadTicks
 	After uint64 // where the page begins: the Next of the previous page, 0 for the first
 	Seen  uint64 // refuse a replica that has not applied this stream sequence
 	Delay time.Duration

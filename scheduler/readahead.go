@@ -82,7 +82,8 @@ func (r *readAhead) ended(err error) (ok bool) {
 // narrow makes the next load smaller.
 func (r *readAhead) narrow() { r.width = max(1, int(r.asked)/4) }
 
-// turnPage notes that a load was complete up to a page of its tick; 0 if it was the last page.
+// turnPage notes that a load has succeeded, and its number of timers. next is the cursor of the tick's next
+// page; 0 after the last.
 func (r *readAhead) turnPage(next uint64, timers int) {
 	r.pages.read(timers, int(r.asked), next == 0)
 	if r.page = next; next != 0 {

@@ -39,7 +39,7 @@ type Sweeper struct {
 	// Audited is called with the number of records of each page.
 	Audited func(n int)
 
-	width int64 // greatest number of ticks in the next call of Some; 0 for sweepTicks
+	width int64 // maximum ticks of the next call of Some; 0 before the first call, which has sweepTicks
 	pages tickPages
 }
 
@@ -88,13 +88,14 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	if err != nil || !clean {
 		return sweptMs, false, err
 	}
+	// Read twice as many ticks at once if they are expected to fit an answer.
 	if int64(s.pages.last)*2*s.width <= maxPage {
 		s.width = min(2*s.width, sweepTicks)
 	}
 	return s.Geometry.TickStart(last + 1), true, nil
 }
 
-// load reads the next page of a tick, or several ticks.
+// load reads several ticks at once, or the next page of a single tick.
 func (s *Sweeper) load(ctx context.Context, ticks []int64, after, seen uint64) (store.Load, error) {
 	return s.Store.LoadTicks(ctx, s.Shard, ticks, s.pages.limit(len(ticks)), after, seen)
 }

@@ -2,10 +2,12 @@ package scheduler
 
 import "time"
 
-// While the server reads records of a shard for an answer, the claims of that shard wait. A thousand records
-// at once would delay due timers by tens of milliseconds, 250 by up to ten. The read-ahead and the sweeper
-// therefore read a tick in about pagesOfTick pages, with a pause after each. A page has at least minPage
-// timers, because each page costs two requests, and at most maxPage.
+// While the server reads records of a shard for an answer, the claims of that shard wait. Reads of a
+// thousand records delayed due timers by tens of milliseconds. With reads of 250, the p99 of lateness was
+// 6 to 18 ms, with reads of 16 it is 2.4 ms (docs/internals/measurements.md). The read-ahead and the sweeper
+// therefore read a tick in pages, with a pause between two. The limit of a page is the number of the tick's
+// expected timers divided by pagesOfTick, and is from minPage to maxPage. Smaller pages would cost too many
+// requests: each takes two.
 const (
 	pagesOfTick    = 16
 	minPage        = 16
@@ -13,14 +15,16 @@ const (
 	pacedPagePause = 5 * time.Millisecond
 )
 
-// tickPages chooses the size of pages by the number of timers in the last tick, or so far in this one if
-// that is more: a burst is read in some 60 small pages and then in large ones.
+// tickPages derives the limit of a page from the number of timers in the last tick, or in this tick so far
+// if that is more. So the limit grows while an unexpectedly large tick is read: it reaches maxPage after
+// some 60 pages.
 type tickPages struct {
 	last int // timers of the last tick; if several were read at once, their mean
 	now  int // timers in the pages of this tick so far
 }
 
-// limit returns the limit of the next page, or of a read of several ticks at once, which has no pages.
+// limit returns the limit of the next read: of a page of a single tick, or of several ticks at once, which
+// have no pages.
 func (p *tickPages) limit(ticks int) int {
 	if ticks > 1 {
 		return maxPage
@@ -28,8 +32,8 @@ func (p *tickPages) limit(ticks int) int {
 	return min(max(max(p.last, p.now)/pagesOfTick, minPage), maxPage)
 }
 
-// read notes how many timers a page has, or a read of several ticks. end is true for the last page of a
-// tick.
+// read notes the number of timers of a read: of a page of a tick, or of several ticks. end is true if no
+// page follows.
 func (p *tickPages) read(timers, ticks int, end bool) {
 	p.now += timers
 	if end {

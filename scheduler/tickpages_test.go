@@ -9,8 +9,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestTickPages: a page has a sixteenth of the timers of the last tick, within bounds. Reads of
-// several ticks have no pages.
+// TestTickPages: the limit of a page is a sixteenth of the timers of the last tick, or of this one so far,
+// from minPage to maxPage. Reads of several ticks have the limit maxPage.
 func TestTickPages(t *testing.T) {
 	t.Parallel()
 	var p tickPages
@@ -42,8 +42,8 @@ func TestTickPages(t *testing.T) {
 	}
 }
 
-// sweptStore has ticks with a number of timers each, and refuses reads of several ticks with more than the
-// limit, as the store does.
+// sweptStore has the same number of timers in every tick. Like the store, it refuses a read of several ticks
+// that has more timers than the limit.
 type sweptStore struct {
 	SweepStore
 	timers int
@@ -63,7 +63,8 @@ func (s *sweptStore) LoadTicks(_ context.Context, _ int, ticks []int64, limit in
 	return load, nil
 }
 
-// TestSweepWidth: the sweeper reads busy ticks one by one, and only as many at once as an answer may hold.
+// TestSweepWidth: the sweeper reads as many ticks at once as fit an answer: 256 empty ticks, but busy ticks
+// one by one.
 func TestSweepWidth(t *testing.T) {
 	t.Parallel()
 	geo := coreConfig.Geometry
@@ -86,7 +87,8 @@ func TestSweepWidth(t *testing.T) {
 	if got := some(200); len(got) != ticks+1 {
 		t.Errorf("%d ticks with 200 timers: %d reads, want %d", ticks, len(got), ticks+1)
 	}
-	// 32 ticks with 7 timers fit a read; the sweeper begins with 256 ticks and then with one.
+	// 32 ticks with 7 timers fit an answer. The first read asks for 256 ticks, the second for one, and then the
+	// width doubles.
 	if got := some(7); len(got) > ticks/32+8 {
 		t.Errorf("%d ticks with 7 timers: %d reads: %d", ticks, len(got), got)
 	}

@@ -240,7 +240,7 @@ func (a *App) start(ctx context.Context) error {
 	a.announce()
 	a.time = clustertime.NewService(a.readTime, a.heartbeatInterval(), a.component("time"))
 	if a.own != nil {
-		a.time.SameClock() // the embedded server has no cluster, so it is the leader of all streams
+		a.time.SameClock() // the embedded server is not clustered, so it leads every stream
 	}
 	a.time.Start()
 	a.onStop("time", 0, func(context.Context) error {

@@ -351,21 +351,22 @@ func TestRolesOnTwoNodes(t *testing.T) {
 	add("three")
 }
 
-// TestSameClock: only the node that embeds its server relies on the server's clock being its own.
+// TestSameClock: a node with the embedded server assumes SameClockPPM on Linux. A node that connects to that
+// server assumes DriftPPM.
 func TestSameClock(t *testing.T) {
 	t.Parallel()
 	want := int64(clustertime.DriftPPM)
-	if runtime.GOOS == "linux" { // others may not slew the wall clock and the monotonic clock alike
+	if runtime.GOOS == "linux" { // other systems may slew the wall clock and the monotonic clock differently
 		want = clustertime.SameClockPPM
 	}
 	embedding := start(t, options(t))
 	o := options(t)
 	o.Data, o.NATSURL = "", embedding.NATSURL()
 	if got := embedding.time.DriftPPM(); got != want {
-		t.Errorf("the node with the server: a drift of %d ppm, want %d", got, want)
+		t.Errorf("node with the embedded server: drift bound %d ppm, want %d", got, want)
 	}
 	if got := start(t, o).time.DriftPPM(); got != clustertime.DriftPPM {
-		t.Errorf("a node beside it: a drift of %d ppm, want %d", got, clustertime.DriftPPM)
+		t.Errorf("node that connects to it: drift bound %d ppm, want %d", got, clustertime.DriftPPM)
 	}
 }
 

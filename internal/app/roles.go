@@ -50,7 +50,7 @@ func (a *App) storeConfig() store.Config {
 func (o *Options) StoreConfig() store.Config {
 	c := store.Config{
 		Replicas: o.Replicas, Retention: o.Retention, IndexKeep: o.indexKeep(), Timeout: o.Timeout,
-		GroupCommit: o.groups(), FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, RejectedMaxAge: o.RejectedMaxAge,
+		GroupCommit: o.groupCommit(), FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, RejectedMaxAge: o.RejectedMaxAge,
 		FiredMaxPerService: o.FiredMaxPerService, MaxServices: o.MaxServices, Tenants: len(o.Tenants) > 0, TenantFired: o.firedAccounts(),
 	}
 	if o.Limits.MaxPayload > 0 {
@@ -66,8 +66,8 @@ func (o *Options) StoreConfig() store.Config {
 	return c
 }
 
-// groups reports whether writes are gathered, because the server syncs each of them.
-func (o *Options) groups() bool { return o.Profile == ProfileSafe && o.Replicas <= 1 }
+// groupCommit reports whether the store commits writes in groups: the server syncs every write.
+func (o *Options) groupCommit() bool { return o.Profile == ProfileSafe && o.Replicas <= 1 }
 
 // indexKeep returns the lifetime of index entries after their due time. It grows with the
 // sweep delay, because the sweeper needs the index. It is at least the default, because
@@ -261,7 +261,7 @@ func (a *App) functionsOptions() functions.Options {
 
 func (a *App) routerOptions() router.Options {
 	o := router.Options{
-		Gather: a.o.groups(),
+		Linger: a.o.groupCommit(),
 		Store:  a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
 		Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
 	}

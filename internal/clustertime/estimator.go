@@ -7,8 +7,8 @@ import "time"
 const DriftPPM = 200
 
 // SameClockPPM bounds the drift between the wall clock and the monotonic clock of one Linux host, in parts
-// per million. The kernel derives both from one counter and slews both alike (clock_gettime(2)), so the
-// bound only has to cover systems that imitate Linux.
+// per million. The kernel derives both from one counter and slews both alike (clock_gettime(2)), so they do
+// not drift apart. The bound leaves a margin for other implementations of Linux's system calls.
 const SameClockPPM = 20
 
 // readings is the number of recent readings from which the bounds are computed.

@@ -114,8 +114,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestSameClock: with the smaller bound of the drift, a second after a reading the bounds are hardly farther
-// apart than the reading took.
+// TestSameClock: with SameClockPPM the bounds widen by at most 41 µs in the second after a reading, and
+// contain the leader's clock.
 func TestSameClock(t *testing.T) {
 	for _, ppm := range []int64{-SameClockPPM, 0, SameClockPPM} {
 		w := newWorld()

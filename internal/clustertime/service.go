@@ -56,15 +56,17 @@ func NewService(read func(context.Context) (Reading, error), interval time.Durat
 	return &Service{read: read, interval: interval, log: log, resample: make(chan struct{}, 1), ready: make(chan struct{})}
 }
 
-// SameClock states that the leader always runs on this host, so that its clock is the wall clock here.
-// The bounds are then closer, where the operating system allows it. Call it before Start.
+// SameClock states that the leader always runs on this host, so its clock is this host's wall clock. On
+// Linux the bounds then widen by SameClockPPM between readings; on other systems SameClock does nothing. Call
+// it before Start.
 func (s *Service) SameClock() {
 	if runtime.GOOS == "linux" {
 		s.est.PPM = SameClockPPM
 	}
 }
 
-// DriftPPM returns the bound of the drift between the leader's clock and the monotonic clock.
+// DriftPPM returns the assumed bound of the drift between the leader's clock and the monotonic clock, in
+// parts per million.
 func (s *Service) DriftPPM() int64 { return s.est.ppm() }
 
 // Start starts a goroutine that reads the clock until Stop.

@@ -38,8 +38,8 @@ type Loader struct {
 	// replicated is true if the shards' streams have replicas.
 	replicated bool
 
-	// sizes has for each shard the number of timers that the index is expected to name for a tick, from
-	// the pages read last.
+	// sizes estimates for each shard how many timers the index names for a tick. Each read of a single tick
+	// updates it.
 	sizes []atomic.Int64
 }
 
@@ -49,10 +49,10 @@ func newLoader(c *jet.Client, shards *Shards, dec *decoder, replicated bool, log
 
 // LoadTicks reads the records that the index names for the ticks of a shard, if there are
 // at most limit (up to 1,000). If several ticks have more, the answer is incomplete and
-// empty. A single tick is read in pages if it has more, or is expected to have more. A page has up to
-// twice the limit, or the timers of one shared index entry; after is the last page's Next. A request
-// names at most limit records. The replica that answers must have reached sequence seen. Errors:
-// schemas.ErrUnavailable, also for a replica that is behind.
+// empty. A single tick is read in pages if it has more, or if the last reads suggest that it has. A page
+// has at most twice the limit, unless one shared index entry or one part of the slot names more timers.
+// A request names at most limit records. after is the Next of the last page. The replica that answers
+// must have reached sequence seen. Errors: schemas.ErrUnavailable, also for a replica that is behind.
 //
 // If the server refuses the reads permanently, because the stream has lost messages,
 // LoadTicks reads in a slower way; see loadDamaged.
@@ -91,7 +91,7 @@ func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit 
 		if len(ticks) > 1 {
 			return Load{}, nil
 		}
-		// There may be too many to count.
+		// The server may have refused to list them: assume at least eight times the limit.
 		l.sizes[shard].Store(max(l.sizes[shard].Load(), 8*int64(limit)))
 	}
 	return l.loadPage(ctx, shard, ticks[0], limit, after, seen)
@@ -198,7 +198,7 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		}
 		far = inParts(far, first, end)
 		ids := l.dec.timersOf(index, far...)
-		// An entry that is shared by many timers cannot be divided.
+		// One shared index entry cannot be read in parts.
 		if err != nil || len(ids) > 2*limit && len(index)+len(far) > 1 && width > 1 {
 			size = 4 * int64(limit) * slotParts / int64(width) // read a quarter of these parts
 			continue
@@ -217,8 +217,8 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 	return Load{Complete: true}, nil
 }
 
-// partsOf returns the number of parts, a power of two, in which limit timers are expected, or
-// nearly as many, if the slot has size timers.
+// partsOf returns the greatest power of two of parts in which at most limit timers are expected, if the
+// slot has size timers; at least 1.
 func partsOf(limit int, size int64) uint64 {
 	if size <= int64(limit) {
 		return slotParts

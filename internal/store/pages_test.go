@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestPages: the pages of a tick have each of its timers once, and no request names more records than the
-// limit. A tick that follows a tick with more timers than the limit is read in pages from the start.
+// TestPages: each timer of a tick is on one page, and no request names more records than the limit. After a
+// tick with more timers than the limit, the next tick is read in pages from the start.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	const timers, limit = 300, 16
@@ -35,7 +35,7 @@ func TestPages(t *testing.T) {
 		together int // timers that are created together and share index entries
 		most     int // timers in a page
 		whole    int // requests for its whole index
-	}{{"after nothing", 1, 2 * limit, 1}, {"after one like it", 1, 2 * limit, 0}, {"of shared entries", timers, 64, 0}} {
+	}{{"that is read first", 1, 2 * limit, 1}, {"after a large tick", 1, 2 * limit, 0}, {"with shared index entries", timers, 64, 0}} {
 		ours, at := ids[i*timers:][:timers], first+int64(i)
 		for part := range slices.Chunk(ours, tick.together) {
 			var writes []store.Write

@@ -309,7 +309,7 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 }
 
 // loadPage reads one page of a large tick, from part first on. The width of a page, in parts,
-// adapts to the number of records.
+// adapts to the number of records. The store chooses the width differently (store.Loader.loadPage).
 func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (store.Load, error) {
 	width := c.parts[shard]
 	if width == 0 {

@@ -11,13 +11,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestGatheredAdds: adds that wait for others when the router stops are stored before it ends, and adds
-// that arrive meanwhile by another router.
-func TestGatheredAdds(t *testing.T) {
+// TestStopWhileAddsLinger: no add is lost if a router stops while adds wait for others. Another router stores
+// the adds that the first has not stored.
+func TestStopWhileAddsLinger(t *testing.T) {
 	t.Parallel()
 	const adds = 700
 	f := newFixture(t, store.Config{GroupCommit: true})
-	options := router.Options{Store: f.store, Time: f.clock, Gather: true, Log: zerolog.Nop()}
+	options := router.Options{Store: f.store, Time: f.clock, Linger: true, Log: zerolog.Nop()}
 	first := f.startWith(options)
 	f.publishAll(adds, func(i int) []byte { return add(fmt.Sprint(i), `"timerafter":"1h"`) })
 	if err := first.Stop(t.Context()); err != nil {
