@@ -162,6 +162,7 @@ var planted = []plant{
 	{m("an add is delayed although it is due soon", "router/linger.go", "a.Seq == 0 || a.Record.DueMs < nowMs+lingerLead.Milliseconds()", "a.Seq == 0"), "./router", "TestLingerer"},
 	{m("an add is delayed although its caller waits", "router/linger.go", "a.Seq == 0 || a.Record.DueMs", "a.Record.DueMs"), "./router", "TestLingerer"},
 	{m("a router stops before it has written the delayed adds", "router/linger.go", "		l.tasks.Wait()", "		_ = l"), "./router", "TestLingerer"},
+	{m("client: AddBatch returns with the first error, while other adds are on their way", "internal/client/publish/batch.go", "			failed, err = i, answer\n", "			return i, answer\n"), "./internal/client/publish", "TestAddAllWaits"},
 	{m("time: a node without the embedded server assumes SameClockPPM", "internal/app/app.go", "if a.own != nil {\n\t\ta.time.SameClock()", "if true {\n\t\ta.time.SameClock()"), "./internal/app", "TestSameClock"},
 	{m("time: the embedded server's clock gets DriftPPM", "internal/clustertime/estimator.go", "return e.PPM\n", "return DriftPPM\n"), "./internal/clustertime", "TestSameClock"},
 	{m("search index: changes that were missed on a busy machine are counted first", "internal/visibility/follower.go", "case l == free && m == following && f.yielded", "case false && f.yielded"), "./internal/visibility", "TestCatchesUpAfterYield"},

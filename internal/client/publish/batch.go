@@ -27,8 +27,8 @@ const (
 
 // AddAll stores all messages and returns nil when they are stored. Where single publishes are
 // slow, it stores up to maxBatchMessages with one write, all or none of them. It checks the
-// sizes of all messages before it publishes the first. On an error it returns the index of the
-// message that failed; some messages may have been stored.
+// sizes of all messages before it publishes the first. On an error it returns the index of the first
+// message that failed; others may have been stored.
 func (p *Publisher) AddAll(ctx context.Context, msgs [][]byte) (int, error) {
 	for i, data := range msgs {
 		if err := p.checkSize(data); err != nil {
@@ -141,8 +141,9 @@ func (p *Publisher) stage(part [][]byte) (commit *nats.Msg, id string, err error
 	return &m, id, nil
 }
 
-// addEach publishes all messages one by one, and then waits for their answers. If a measurement
-// is due, it measures their cost, except on a new connection.
+// addEach publishes all messages one by one, and then waits for the answers to all of them, or until ctx
+// ends. So when it returns the error of the first message that failed, no other message is on its way. If a
+// measurement is due, it measures their cost, except on a new connection.
 func (p *Publisher) addEach(ctx context.Context, part [][]byte) (_ int, err error) {
 	if _, last := p.window.pending(); last != nil && len(part) >= minBatchMessages && p.startMeasurement() {
 		begin := p.adaptive.now()
@@ -156,10 +157,12 @@ func (p *Publisher) addEach(ctx context.Context, part [][]byte) (_ int, err erro
 			return i, err
 		}
 	}
+	failed := 0
 	for i := range results {
-		if err := results[i].Wait(ctx); err != nil {
-			return i, err
+		answer := results[i].Wait(ctx)
+		if err == nil && answer != nil {
+			failed, err = i, answer
 		}
 	}
-	return 0, nil
+	return failed, err
 }

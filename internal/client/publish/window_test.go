@@ -163,3 +163,53 @@ func TestAckError(t *testing.T) {
 		}
 	}
 }
+
+// TestAddAllWaits: AddAll returns the error of the first message that failed when all messages have an
+// answer, so none is on its way then.
+func TestAddAllWaits(t *testing.T) {
+	t.Parallel()
+	const messages = 10
+	p, sub := silent(t)
+	type outcome struct {
+		index int
+		err   error
+	}
+	returned := make(chan outcome, 1)
+	go func() {
+		all := make([][]byte, messages)
+		for i := range all {
+			all[i] = message(i)
+		}
+		index, err := p.AddAll(t.Context(), all)
+		returned <- outcome{index, err}
+	}()
+	var published []*nats.Msg
+	for range messages {
+		m, err := sub.NextMsg(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		published = append(published, m)
+	}
+	answer := func(i int, text string) {
+		t.Helper()
+		if err := published[i].Respond([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer(3, `{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"}}`)
+	for i := range 3 {
+		answer(i, `{"stream":"TIMERS_ADD","seq":1}`)
+	}
+	select {
+	case got := <-returned:
+		t.Fatalf("AddAll returned %v while messages had no answer", got.err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	for i := 4; i < messages; i++ {
+		answer(i, `{"stream":"TIMERS_ADD","seq":1}`)
+	}
+	if got := <-returned; got.index != 3 || !errors.Is(got.err, schemas.ErrTooLarge) {
+		t.Errorf("AddAll returned %d, %v; want 3 and an error of code too_large", got.index, got.err)
+	}
+}
