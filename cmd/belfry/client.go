@@ -94,7 +94,7 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 		return nil, usagef("--context has the servers and the login: give neither --nats-url nor --creds, --nkey, --user or --token-file")
 	}
 	if f.creds != "" {
-		if _, err := os.Stat(f.creds); err != nil {
+		if err := app.CheckCreds(f.creds); err != nil {
 			return nil, usagef("--creds: %v", err)
 		}
 		opts = append(opts, nats.UserCredentials(f.creds))

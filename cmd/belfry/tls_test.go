@@ -164,7 +164,7 @@ func TestCreds(t *testing.T) {
 		belfryRun(t, append(args, with(bad)...)...).oneLine(t, exitUnreachable, "Authorization Violation")
 		belfryRun(t, append(args, with(good)[:6]...)...).oneLine(t, exitUnreachable, "Authorization Violation")
 		belfryRun(t, append(args, with(good+"x")...)...).oneLine(t, exitUsage, "no such file")
-		belfryRun(t, append(args, with(cert)...)...).oneLine(t, exitUnreachable, "seed")
+		belfryRun(t, append(args, with(cert)...)...).oneLine(t, exitUsage, "not a NATS credentials file: it has no seed of a user")
 	}
 	b, err := os.ReadFile(good)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -129,11 +130,26 @@ func EmbeddedOnLoopback(ctx context.Context, nc *nats.Conn) bool {
 // maxInfoBytes bounds the INFO message of a server, which names the other servers of its cluster.
 const maxInfoBytes = 64 << 10
 
+// CheckCreds returns an error unless a file is a NATS credentials file: it has the seed of a user. Without this
+// check the user would see the error of a decoder, after the connection has failed.
+func CheckCreds(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	key, err := nkeys.ParseDecoratedUserNKey(text)
+	if err != nil {
+		return fmt.Errorf("%s is not a NATS credentials file: it has no seed of a user; give the file that nsc or the administrator made for this user (%w)", file, err)
+	}
+	key.Wipe()
+	return nil
+}
+
 // credentials reads the files that a connection to NATSURL needs.
 func (o *Options) credentials() ([]nats.Option, error) {
 	var opts []nats.Option
 	if o.Creds != "" {
-		if _, err := os.Stat(o.Creds); err != nil {
+		if err := CheckCreds(o.Creds); err != nil {
 			return nil, badConfig("creds: %w", err)
 		}
 		opts = append(opts, nats.UserCredentials(o.Creds))
