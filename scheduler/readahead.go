@@ -82,10 +82,10 @@ func (r *readAhead) ended(err error) (ok bool) {
 // narrow makes the next load smaller.
 func (r *readAhead) narrow() { r.width = max(1, int(r.asked)/4) }
 
-// turnPage notes that a load has succeeded, and its number of timers. next is the cursor of the tick's next
-// page; 0 after the last.
-func (r *readAhead) turnPage(next uint64, timers int) {
-	r.pages.read(timers, int(r.asked), next == 0)
+// turnPage notes that a load has succeeded, and how many timers its index entries named. next is the cursor of
+// the tick's next page; 0 after the last.
+func (r *readAhead) turnPage(next uint64, named int) {
+	r.pages.read(named, int(r.asked), next == 0)
 	if r.page = next; next != 0 {
 		return
 	}
@@ -118,7 +118,7 @@ func (k *Core) onLoaded(ev EvLoaded) {
 			k.onRecord(t, tick, 0)
 		}
 	}
-	k.ahead.turnPage(ev.Load.Next, len(ev.Load.Timers))
+	k.ahead.turnPage(ev.Load.Next, ev.Load.Named)
 }
 
 func (k *Core) onScanDone(ev EvScanDone) {

@@ -41,6 +41,9 @@ type Sweeper struct {
 
 	width int64 // maximum ticks of the next call of Some; 0 before the first call, which has sweepTicks
 	pages tickPages
+	// behind is true if the position is a fifth of Delay behind the position at which it should be. The pages
+	// are then as large as they may be: index entries expire.
+	behind bool
 }
 
 // Some audits up to sweepTicks ticks, starting at sweptMs, the sweeper's position in Unix
@@ -64,6 +67,7 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	for t := first; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
+	s.behind = s.Geometry.TickStart(first) < watermarkMs-s.Delay.Milliseconds()*6/5
 	load, err := s.load(ctx, ticks, 0, c.Seen)
 	if err == nil && !load.Complete && len(ticks) > 1 {
 		s.width, last, ticks = 1, first, ticks[:1]
@@ -72,7 +76,7 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	clean := true
 	for err == nil {
 		s.newer(load.Newer)
-		s.pages.read(len(load.Timers), len(ticks), load.Next == 0)
+		s.pages.read(load.Named, len(ticks), load.Next == 0)
 		var ok bool
 		if ok, err = s.audit(ctx, load.Timers, first, last, watermarkMs, tail); !ok {
 			clean = false
@@ -97,7 +101,11 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 
 // load reads several ticks at once, or the next page of a single tick.
 func (s *Sweeper) load(ctx context.Context, ticks []int64, after, seen uint64) (store.Load, error) {
-	return s.Store.LoadTicks(ctx, s.Shard, ticks, s.pages.limit(len(ticks)), after, seen)
+	limit := s.pages.limit(len(ticks))
+	if s.behind {
+		limit = maxPage
+	}
+	return s.Store.LoadTicks(ctx, s.Shard, ticks, limit, after, seen)
 }
 
 // newer reports the first tick of the records that this node cannot read.

@@ -19,8 +19,8 @@ const (
 // if that is more. So the limit grows while an unexpectedly large tick is read: it reaches maxPage after
 // some 60 pages.
 type tickPages struct {
-	last int // timers of the last tick; if several were read at once, their mean
-	now  int // timers in the pages of this tick so far
+	last int // timers that the index named for the last tick; if several were read at once, their mean
+	now  int // timers that it named in the pages of this tick so far
 }
 
 // limit returns the limit of the next read: of a page of a single tick, or of several ticks at once, which
@@ -32,10 +32,10 @@ func (p *tickPages) limit(ticks int) int {
 	return min(max(max(p.last, p.now)/pagesOfTick, minPage), maxPage)
 }
 
-// read notes the number of timers of a read: of a page of a tick, or of several ticks. end is true if no
-// page follows.
-func (p *tickPages) read(timers, ticks int, end bool) {
-	p.now += timers
+// read notes how many timers the index named in a read: of a page of a tick, or of several ticks. Their records
+// may have expired. end is true if no page follows.
+func (p *tickPages) read(named, ticks int, end bool) {
+	p.now += named
 	if end {
 		p.last, p.now = p.now/max(ticks, 1), 0
 	}

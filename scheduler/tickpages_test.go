@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // TestTickPages: the limit of a page is a sixteenth of the timers of the last tick, or of this one so far,
@@ -48,6 +47,7 @@ type sweptStore struct {
 	SweepStore
 	timers int
 	reads  []int // ticks in each read
+	limits []int // the limit of each read that succeeded
 }
 
 func (s *sweptStore) LoadTicks(_ context.Context, _ int, ticks []int64, limit int, _, _ uint64) (store.Load, error) {
@@ -56,19 +56,16 @@ func (s *sweptStore) LoadTicks(_ context.Context, _ int, ticks []int64, limit in
 	if len(ticks) > 1 && n > limit {
 		return store.Load{}, nil
 	}
-	load := store.Load{Complete: true, Timers: make([]store.Timer, n)}
-	for i := range load.Timers {
-		load.Timers[i].Record.State = schemas.StateSuccess
-	}
-	return load, nil
+	s.limits = append(s.limits, limit)
+	return store.Load{Complete: true, Named: n}, nil // all records have expired
 }
 
 // TestSweepWidth: the sweeper reads as many ticks at once as fit an answer: 256 empty ticks, but busy ticks
-// one by one.
+// one by one, also if their timers have no record any more. While it is late, its pages are large.
 func TestSweepWidth(t *testing.T) {
 	t.Parallel()
 	geo := coreConfig.Geometry
-	some := func(timers int) []int {
+	some := func(timers int) (reads, limits []int) {
 		st := &sweptStore{timers: timers}
 		s := Sweeper{Store: st, Geometry: geo, Delay: time.Minute, Audited: func(int) {}}
 		start := int64(1_800_000_000_000)
@@ -78,18 +75,22 @@ func TestSweepWidth(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return st.reads
+		return st.reads, st.limits
 	}
 	const ticks = 1240
-	if got := some(0); len(got) != 5 {
+	if got, _ := some(0); len(got) != 5 {
 		t.Errorf("%d empty ticks: %d reads, want 5", ticks, len(got))
 	}
-	if got := some(200); len(got) != ticks+1 {
+	got, limits := some(200)
+	if len(got) != ticks+1 {
 		t.Errorf("%d ticks with 200 timers: %d reads, want %d", ticks, len(got), ticks+1)
+	}
+	if first, last := limits[0], limits[len(limits)-1]; first != maxPage || last != minPage {
+		t.Errorf("pages of %d timers while the sweeper is late, %d then; want %d, %d", first, last, maxPage, minPage)
 	}
 	// 32 ticks with 7 timers fit an answer. The first read asks for 256 ticks, the second for one, and then the
 	// width doubles.
-	if got := some(7); len(got) > ticks/32+8 {
+	if got, _ := some(7); len(got) > ticks/32+8 {
 		t.Errorf("%d ticks with 7 timers: %d reads: %d", ticks, len(got), got)
 	}
 }

@@ -209,8 +209,9 @@ func attemptsLost(was, now *schemas.Record) string {
 
 // clock checks every change of a shard's clock.
 func (c *checker) clock(shard int, was, now store.Clock) {
-	// A node that takes a shard whose clock is damaged resumes from an older state.
-	resumed := c.w.damaged[shard] && now.Epoch > was.Epoch
+	// A node that takes a shard whose clock is damaged resumes from an older state. If the clock has no copy, the
+	// new epoch is the leader's time, which may have been set back since the last one.
+	resumed := c.w.damaged[shard] && (now.Epoch > was.Epoch || now.Epoch < was.Epoch && c.w.p.jumps)
 	c.w.damaged[shard] = false
 	switch {
 	case resumed:

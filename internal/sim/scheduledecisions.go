@@ -337,7 +337,8 @@ func (c *checker) reason(s *schedule, old, r *schemas.Record, d schemas.Decision
 		if waited {
 			dueMs = s.waitingDueMs // an update may have changed the jitter since
 		}
-		if rule.GraceMs == 0 || resumed(old) && !waited || d.AtMs-dueMs <= rule.GraceMs {
+		paused := resumed(old) && !waited && dueMs <= s.resumedMs // such times are skipped as paused
+		if rule.GraceMs == 0 || paused || d.AtMs-dueMs <= rule.GraceMs {
 			wrong("it was due %s, the grace is %d ms", c.w.ms(dueMs), rule.GraceMs)
 		}
 	case schemas.DecisionPaused:

@@ -272,4 +272,6 @@ type Load struct {
 	Complete bool
 	// Next is the cursor of the next page of a single tick; 0 after the last page.
 	Next uint64
+	// Named is the number of timers that the index entries name; some may have no record any more.
+	Named int
 }

@@ -91,8 +91,10 @@ func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit 
 		if len(ticks) > 1 {
 			return Load{}, nil
 		}
-		// The server may have refused to list them: assume at least eight times the limit.
-		l.sizes[shard].Store(max(l.sizes[shard].Load(), 8*int64(limit)))
+		if l.sizes[shard].Load() <= int64(limit) {
+			// The server has refused to list the entries, so they are not counted.
+			l.sizes[shard].Store(max(8*int64(limit), jet.MaxMultiLast))
+		}
 	}
 	return l.loadPage(ctx, shard, ticks[0], limit, after, seen)
 }
@@ -117,7 +119,9 @@ func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit
 	if err != nil {
 		return Load{}, err
 	}
-	return l.loaded(shard, ticks, index, timers), nil
+	load := l.loaded(shard, ticks, index, timers)
+	load.Named = len(ids)
+	return load, nil
 }
 
 // entries reads the index entries that match filters, and the timers that far entries name for the ticks.
@@ -211,7 +215,7 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 			return Load{}, err
 		}
 		load := l.loaded(shard, []int64{tick}, index, timers)
-		load.Next = end % slotParts
+		load.Next, load.Named = end%slotParts, len(ids)
 		return load, nil
 	}
 	return Load{Complete: true}, nil

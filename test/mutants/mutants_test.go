@@ -158,6 +158,7 @@ var planted = []plant{
 	{m("a request names more records than the limit of a page", "internal/store/load.go", "for some := range slices.Chunk(ids, limit) {", "for some := range slices.Chunk(ids, 1000) {"), "./internal/store", "TestPages"},
 	{m("a tick after a large one is not read in pages from the start", "internal/store/load.go", "l.sizes[shard].Load() <= int64(limit))", "true)"), "./internal/store", "TestPages"},
 	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "max(p.last, p.now)/pagesOfTick", "p.now/pagesOfTick"), "./scheduler", "TestTickPages"},
+	{m("timers without a record do not count for the size of pages", "scheduler/sweep.go", "s.pages.read(load.Named, ", "s.pages.read(len(load.Timers), "), "./scheduler", "TestSweepWidth"},
 	{m("the sweeper does not remember that ticks are busy", "scheduler/sweep.go", "s.width, last, ticks = 1, first, ticks[:1]", "last, ticks = first, ticks[:1]"), "./scheduler", "TestSweepWidth"},
 	{m("an add is delayed although it is due soon", "router/linger.go", "a.Seq == 0 || a.Record.DueMs < nowMs+lingerLead.Milliseconds()", "a.Seq == 0"), "./router", "TestLingerer"},
 	{m("an add is delayed although its caller waits", "router/linger.go", "a.Seq == 0 || a.Record.DueMs", "a.Record.DueMs"), "./router", "TestLingerer"},

@@ -296,7 +296,9 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			if err != nil {
 				return store.Load{}, err
 			}
-			return c.loaded(shard, ticks, timers, 0), nil
+			load := c.loaded(shard, ticks, timers, 0)
+			load.Named = len(keys)
+			return load, nil
 		}
 		if !errors.Is(err, errTooMany) {
 			return store.Load{}, err
@@ -336,7 +338,9 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		if err != nil {
 			return store.Load{}, err
 		}
-		return c.loaded(shard, []int64{tick}, timers, end%slotParts), nil
+		load := c.loaded(shard, []int64{tick}, timers, end%slotParts)
+		load.Named = len(keys)
+		return load, nil
 	}
 	return store.Load{Complete: true}, nil
 }
