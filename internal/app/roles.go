@@ -261,9 +261,8 @@ func (a *App) functionsOptions() functions.Options {
 
 func (a *App) routerOptions() router.Options {
 	o := router.Options{
-		Linger: a.o.groupCommit(),
-		Store:  a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
-		Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
+		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
+		Linger: a.o.groupCommit(), Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
 	}
 	if a.roles.visibility != nil {
 		o.History = visibility.Answers{Visibility: a.roles.visibility}

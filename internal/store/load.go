@@ -119,9 +119,7 @@ func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit
 	if err != nil {
 		return Load{}, err
 	}
-	load := l.loaded(shard, ticks, index, timers)
-	load.Named = len(ids)
-	return load, nil
+	return l.loaded(shard, ticks, index, len(ids), timers), nil
 }
 
 // entries reads the index entries that match filters, and the timers that far entries name for the ticks.
@@ -145,9 +143,9 @@ func (l *Loader) entries(ctx context.Context, shard int, ticks []int64, filters 
 }
 
 // loaded makes the Load of records that were read: it separates records of newer formats from
-// readable ones. index has the entries that name the records.
-func (l *Loader) loaded(shard int, ticks []int64, index []*jet.Msg, timers []Timer) Load {
-	load := Load{Timers: timers, Complete: true}
+// readable ones. index has the entries that name the records, named is the number of timers that they name.
+func (l *Loader) loaded(shard int, ticks []int64, index []*jet.Msg, named int, timers []Timer) Load {
+	load := Load{Timers: timers, Named: named, Complete: true}
 	if !slices.ContainsFunc(timers, func(t Timer) bool { return t.Unread != Readable }) {
 		return load
 	}
@@ -214,8 +212,8 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		if err != nil {
 			return Load{}, err
 		}
-		load := l.loaded(shard, []int64{tick}, index, timers)
-		load.Next, load.Named = end%slotParts, len(ids)
+		load := l.loaded(shard, []int64{tick}, index, len(ids), timers)
+		load.Next = end % slotParts
 		return load, nil
 	}
 	return Load{Complete: true}, nil

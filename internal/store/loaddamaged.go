@@ -66,9 +66,7 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 	if l.dec.damaged[shard].unreadable.Load() == 0 {
 		l.dec.damaged[shard].unreadable.Add(1)
 	}
-	load := l.loaded(shard, ticks, index, timers)
-	load.Named = len(ids)
-	return load, nil
+	return l.loaded(shard, ticks, index, len(ids), timers), nil
 }
 
 // readable reads the records that the server can read.

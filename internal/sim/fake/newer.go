@@ -24,8 +24,8 @@ func viewOf(m *message, level store.FormatLevel) (store.Timer, error) {
 }
 
 // loaded makes a store.Load in which the records that the client cannot read are separate.
-func (c *Client) loaded(shard int, ticks []int64, timers []store.Timer, next uint64) store.Load {
-	load := store.Load{Complete: true, Next: next}
+func (c *Client) loaded(shard int, ticks []int64, named int, timers []store.Timer, next uint64) store.Load {
+	load := store.Load{Complete: true, Next: next, Named: named}
 	for _, t := range timers {
 		switch t.Unread {
 		case store.Readable:

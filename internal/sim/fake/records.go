@@ -296,9 +296,7 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			if err != nil {
 				return store.Load{}, err
 			}
-			load := c.loaded(shard, ticks, timers, 0)
-			load.Named = len(keys)
-			return load, nil
+			return c.loaded(shard, ticks, len(keys), timers, 0), nil
 		}
 		if !errors.Is(err, errTooMany) {
 			return store.Load{}, err
@@ -338,9 +336,7 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		if err != nil {
 			return store.Load{}, err
 		}
-		load := c.loaded(shard, []int64{tick}, timers, end%slotParts)
-		load.Named = len(keys)
-		return load, nil
+		return c.loaded(shard, []int64{tick}, len(keys), timers, end%slotParts), nil
 	}
 	return store.Load{Complete: true}, nil
 }
