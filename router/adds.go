@@ -103,7 +103,6 @@ func (s *Service) AddAll(ctx context.Context, adds []*Add) {
 // process validates and writes a group. When it returns, every add of the group is settled, with two
 // exceptions: the limiter settles adds of limited services, and the lingerer keeps adds that wait for others.
 func (s *Service) process(group []*Add) {
-	s.m.batch.Observe(float64(len(group)))
 	valid := make([]*Add, 0, len(group))
 	var refused []refusal
 	for _, a := range group {
@@ -128,6 +127,10 @@ func (s *Service) process(group []*Add) {
 // write stores valid adds. Adds of tenants from the stream have a separate dedup check, because their
 // stream has a separate consumer.
 func (s *Service) write(valid []*Add) {
+	if len(valid) == 0 {
+		return
+	}
+	s.m.batch.Observe(float64(len(valid)))
 	tenants := 0
 	for _, a := range valid {
 		if a.Account != "" {

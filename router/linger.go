@@ -3,6 +3,8 @@ package router
 import (
 	"sync"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 const (
@@ -23,7 +25,8 @@ const (
 // An add waits up to lingerFor, and then for a permit of the batcher. It waits only if
 //
 //   - it is an add of the stream, so no caller waits for its outcome;
-//   - it is due in lingerLead or later;
+//   - it is due in lingerLead or later, or an add of the same timer waits already, so that of two different
+//     adds of one timer the first of the stream wins;
 //   - lingerLeast adds or more have arrived in this or in the previous period of lingerFor.
 //
 // A nil lingerer delays nothing. pass is safe for concurrent use.
@@ -34,7 +37,8 @@ type lingerer struct {
 
 	mu    sync.Mutex
 	adds  []*Add
-	armed bool // a timer is running that calls end
+	ids   map[schemas.TimerID]struct{} // the timers of adds
+	armed bool                         // a timer is running that calls end
 	// since is the start of the present period of lingerFor. arrived counts the adds of that period,
 	// arrivedBefore those of the previous one.
 	since                  time.Time
@@ -55,16 +59,19 @@ func (l *lingerer) pass(group []*Add, nowMs int64, now time.Time) []*Add {
 	}
 	ready := group[:0]
 	for _, a := range group {
-		if a.Seq == 0 || a.Record.DueMs < nowMs+lingerLead.Milliseconds() {
-			ready = append(ready, a)
+		if l.waits(a, nowMs) {
+			l.keep(a)
 		} else {
-			l.adds = append(l.adds, a)
+			ready = append(ready, a)
 		}
 	}
 	if free := MaxBatch - len(ready); len(l.adds) >= free {
 		// The waiting adds fill the group: the caller writes it.
-		ready = append(ready, l.adds[:free]...)
-		l.adds = append([]*Add(nil), l.adds[free:]...)
+		adds := l.take()
+		ready = append(ready, adds[:free]...)
+		for _, a := range adds[free:] {
+			l.keep(a)
+		}
 	}
 	if len(l.adds) > 0 && !l.armed {
 		l.armed = true
@@ -72,6 +79,32 @@ func (l *lingerer) pass(group []*Add, nowMs int64, now time.Time) []*Add {
 		time.AfterFunc(lingerFor, l.end)
 	}
 	return ready
+}
+
+// waits reports whether an add waits for others. The caller holds l.mu.
+func (l *lingerer) waits(a *Add, nowMs int64) bool {
+	if a.Seq == 0 {
+		return false
+	}
+	_, first := l.ids[a.Spec.Timer]
+	return first || a.Record.DueMs >= nowMs+lingerLead.Milliseconds()
+}
+
+// keep makes an add wait. The caller holds l.mu.
+func (l *lingerer) keep(a *Add) {
+	if l.ids == nil {
+		l.ids = map[schemas.TimerID]struct{}{}
+	}
+	l.adds = append(l.adds, a)
+	l.ids[a.Spec.Timer] = struct{}{}
+}
+
+// take returns the adds that wait and keeps none. The caller holds l.mu.
+func (l *lingerer) take() []*Add {
+	adds := l.adds
+	l.adds = nil
+	clear(l.ids)
+	return adds
 }
 
 // busy counts n further adds, and reports whether enough arrive for adds to wait. The caller holds l.mu.
@@ -92,8 +125,8 @@ func (l *lingerer) end() {
 	l.permits <- struct{}{} // further adds may join the group meanwhile
 	defer func() { <-l.permits }()
 	l.mu.Lock()
-	adds := l.adds
-	l.adds, l.armed = nil, false
+	adds := l.take()
+	l.armed = false
 	l.mu.Unlock()
 	if len(adds) > 0 {
 		l.write(adds)

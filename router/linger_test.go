@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -31,6 +32,7 @@ func TestLingerer(t *testing.T) {
 			for i := range group {
 				seq++
 				group[i] = &Add{Seq: seq}
+				group[i].Spec.Timer = schemas.NewTimerID("/test", fmt.Sprint(seq))
 				group[i].Record.DueMs = nowMs + dueIn.Milliseconds()
 			}
 			if got := len(l.pass(group, nowMs, time.Now())); got != want {
@@ -60,6 +62,19 @@ func TestLingerer(t *testing.T) {
 		time.Sleep(lingerFor)
 		synctest.Wait()
 		writtenLater("after lingerFor", lingerLeast+3)
+
+		pass("many again", lingerLeast, time.Hour, 0)
+		again := &Add{Seq: seq}
+		again.Spec.Timer = schemas.NewTimerID("/test", fmt.Sprint(seq))
+		if got := len(l.pass([]*Add{again}, nowMs, time.Now())); got != 0 {
+			t.Error("an add that is due now is written before an earlier add of the same timer")
+		}
+		time.Sleep(lingerFor)
+		synctest.Wait()
+		writtenLater("two adds of one timer", lingerLeast+1)
+		if got := len(l.pass([]*Add{again}, nowMs, time.Now())); got != 1 {
+			t.Error("an add that is due now waits for an add that was written before")
+		}
 
 		pass("a part of a group", MaxBatch-10, time.Hour, 0)
 		pass("more than the rest of it", 20, time.Hour, MaxBatch)

@@ -262,7 +262,7 @@ func (a *App) functionsOptions() functions.Options {
 func (a *App) routerOptions() router.Options {
 	o := router.Options{
 		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.clock, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
-		Linger: a.o.groupCommit(), Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
+		Linger: a.store.GroupCommits(), Tracing: a.tracer, Log: a.component("router"), Registerer: a.reg,
 	}
 	if a.roles.visibility != nil {
 		o.History = visibility.Answers{Visibility: a.roles.visibility}

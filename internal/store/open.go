@@ -193,6 +193,13 @@ func (s *Store) Close() {
 // Retention is the TTL of final records.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
 
+// Replicated reports whether the streams have more than one replica.
+func (s *Store) Replicated() bool { return s.cfg.Replicas > 1 }
+
+// GroupCommits reports whether records that are written at the same time share a sync: Config.GroupCommit is
+// set, and the server has batch commit.
+func (s *Store) GroupCommits() bool { return s.cfg.GroupCommit && s.jet.InBatches() }
+
 // create makes every stream, bucket and key that is missing. It can be interrupted and
 // repeated, and other nodes may run it at the same time.
 func (s *Store) create(ctx context.Context, m *streamMaker) error {
