@@ -37,6 +37,41 @@ func (rd *Reader) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 	if err != nil {
 		return Timer{}, err
 	}
+	return rd.decode(m)
+}
+
+// ErrBehind comes with schemas.ErrUnavailable from Reader.GetAsOf.
+var ErrBehind = jet.ErrBehind
+
+// GetAsOf reads a record as it was written with a revision that the caller knows, or later. rev is any sequence of
+// the shard's stream that the caller knows to be stored; 0 makes GetAsOf the same as Get.
+//
+// Get may answer as of an earlier time: a server that led the stream and was paused or cut off answers as its
+// leader until it learns of the next one (work-around 21, docs/internals/nats-server.md). So a caller that gives a timer up because of the answer uses GetAsOf.
+//
+// Errors: those of Get, where schemas.ErrNotFound says that the record existed and is gone, or that rev is not
+// a revision of it; ErrBehind if the answer was given before rev. The caller tries again. A stream that has lost
+// its newest messages gives no other answer until it has been written up to rev again.
+func (rd *Reader) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (Timer, error) {
+	t, err := rd.Get(ctx, id)
+	missing := errors.Is(err, schemas.ErrNotFound)
+	if rev == 0 || err == nil && t.Rev >= rev || err != nil && !missing {
+		return t, err
+	}
+	subject, _ := rd.shards.timerSubject(id)
+	msgs, lerr := rd.shards.lastFor(ctx, rd.shards.geo.Shard(id), []string{subject}, rev)
+	switch {
+	case lerr != nil:
+		return Timer{}, lerr
+	case len(msgs) > 0:
+		return rd.decode(msgs[0])
+	case missing:
+		return Timer{}, err
+	}
+	return Timer{}, schemas.Errorf(schemas.CodeNotFound, "timer %s has no record any more", id)
+}
+
+func (rd *Reader) decode(m *jet.Msg) (Timer, error) {
 	t, err := rd.dec.timer(m)
 	if errors.Is(err, schemas.ErrDamaged) {
 		rd.dec.noteDamaged(m, err)

@@ -70,7 +70,11 @@ func (l *local) Do(ctx context.Context, r fake.Request) error {
 	defer l.mu.Unlock()
 	var err error
 	for _, step := range r.Steps {
-		err = step(l.server.LastSeq(r.Stream))
+		upTo := uint64(fake.NoLimit)
+		if r.Direct {
+			upTo = l.server.LastSeq(r.Stream)
+		}
+		err = step(upTo)
 	}
 	close(l.changed)
 	l.changed = make(chan struct{})

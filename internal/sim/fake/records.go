@@ -57,9 +57,12 @@ func (m *message) named() []schemas.TimerID {
 // new revision.
 func (c *Client) record(w store.Write, rev *uint64) func(uint64) error {
 	rec := copyOf(w.Record)
-	return func(uint64) (err error) {
+	return func(upTo uint64) (err error) {
 		if err := w.Check(); err != nil {
 			return err
+		}
+		if upTo != NoLimit {
+			return c.s.shards[c.s.cfg.Geometry.Shard(w.ID)].refuse(recordKey(w.ID), w.Rev, upTo)
 		}
 		if err := c.s.refusesRecord(rec); err != nil {
 			return err
@@ -108,7 +111,7 @@ func (c *Client) Create(ctx context.Context, timers []store.Write) []store.Resul
 // UpdateAsync replaces a record by compare-and-set, without touching the index.
 func (c *Client) UpdateAsync(w store.Write, done func(store.Result)) {
 	res := &store.Result{}
-	c.t.Start(Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{c.record(w, &res.Rev)}}, func(err error) {
+	c.t.Start(Request{Stream: c.shardOf(w.ID), Deposed: true, Steps: []func(uint64) error{c.record(w, &res.Rev)}}, func(err error) {
 		if res.Err = err; err != nil {
 			res.Rev = 0
 		}
@@ -125,7 +128,7 @@ func (c *Client) Update(ctx context.Context, w store.Write) (uint64, error) {
 		}
 	}
 	var rev uint64
-	err := c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{c.record(w, &rev)}})
+	err := c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Deposed: true, Steps: []func(uint64) error{c.record(w, &rev)}})
 	if err != nil {
 		return 0, err
 	}
@@ -150,17 +153,43 @@ func (c *Client) PutIndexes(ctx context.Context, tick int64, ids []schemas.Timer
 	return nil
 }
 
-// Get reads a record from its leader.
+// Get reads a record from its leader, or from a server that led the stream before.
 func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, err error) {
-	err = c.leader(ctx, c.shardOf(id), func() (err error) {
-		st := c.s.shards[c.s.cfg.Geometry.Shard(id)]
-		m := st.asOf(st.last[recordKey(id)], st.seq)
-		if t, err = viewOf(m, c.Reads()); m != nil {
-			c.note(m, err)
+	err = c.t.Do(ctx, Request{Stream: c.shardOf(id), Deposed: true, Steps: []func(uint64) error{func(upTo uint64) (err error) {
+		t, err = c.view(id, upTo)
+		return err
+	}}})
+	if err != nil {
+		return store.Timer{}, err
+	}
+	return t, nil
+}
+
+// view returns a record as of a sequence.
+func (c *Client) view(id schemas.TimerID, upTo uint64) (store.Timer, error) {
+	st := c.s.shards[c.s.cfg.Geometry.Shard(id)]
+	m := st.asOf(st.last[recordKey(id)], upTo)
+	t, err := viewOf(m, c.Reads())
+	if m != nil {
+		c.note(m, err)
+	}
+	if err == nil && t.Unread != store.Readable {
+		err = schemas.ErrNewer
+	}
+	return t, err
+}
+
+// GetAsOf reads a record as of a sequence or later; see store.Reader.
+func (c *Client) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (t store.Timer, err error) {
+	t, err = c.Get(ctx, id)
+	if rev == 0 || err == nil && t.Rev >= rev || err != nil && !errors.Is(err, schemas.ErrNotFound) {
+		return t, err
+	}
+	err = c.direct(ctx, c.shardOf(id), func(upTo uint64) (err error) {
+		if upTo < rev {
+			return errBehind
 		}
-		if err == nil && t.Unread != store.Readable {
-			err = schemas.ErrNewer
-		}
+		t, err = c.view(id, upTo)
 		return err
 	})
 	if err != nil {
@@ -202,7 +231,7 @@ const (
 
 var (
 	errTooMany = errors.New("more results than one answer holds")
-	errBehind  = schemas.Errorf(schemas.CodeUnavailable, "the replica that answered is behind")
+	errBehind  = schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind)
 )
 
 // lastFor reads the newest message of each key from a replica that has reached a

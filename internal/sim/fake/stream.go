@@ -119,6 +119,19 @@ func (s *stream) put(m *message, expect *uint64, ttl time.Duration) (uint64, err
 	return m.seq, nil
 }
 
+// refuse returns the answer of a server that led the stream up to a sequence, and has no quorum any more, to a write
+// of a key.
+func (s *stream) refuse(k key, expect, upTo uint64) error {
+	rev := uint64(0)
+	if m := s.asOf(s.last[k], upTo); m != nil {
+		rev = m.seq
+	}
+	if rev != expect {
+		return store.ErrRevision
+	}
+	return schemas.ErrUnavailable
+}
+
 // publish stores an event unless its message id is in the dedup window. It returns the
 // sequence of the stored event.
 func (s *stream) publish(m *message) (seq uint64, duplicate bool) {

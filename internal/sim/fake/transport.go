@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"math"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
@@ -14,10 +15,16 @@ type Request struct {
 	// Stream is the stream whose leader answers, or any of its replicas if Direct is true.
 	Stream string
 	Direct bool
-	// Steps are carried out in order. upTo is the last sequence of the replica that answers. A
-	// transport may lose the steps before the last.
+	// Deposed says that a server may answer that led the stream before, and has not learned of the next leader
+	// yet. It answers reads as of its last sequence, and refuses writes.
+	Deposed bool
+	// Steps are carried out in order. upTo is the last sequence of the replica that answers, and NoLimit for the
+	// leader. A transport may lose the steps before the last.
 	Steps []func(upTo uint64) error
 }
+
+// NoLimit is the sequence up to which a leader answers: up to the last one.
+const NoLimit = math.MaxUint64
 
 // CarryOut runs the steps on a replica whose last sequence is upTo. With lossy, all steps but
 // the last are lost on the way. It returns the error of the last step.

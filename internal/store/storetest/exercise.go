@@ -22,6 +22,7 @@ var Geometry = schemas.Geometry{Shards: 2, SlotWidth: 100 * time.Millisecond, Wh
 func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config)) Store) {
 	for name, f := range map[string]func(*testing.T, Store){
 		"CreateTwice":     createTwice,
+		"GetAsOf":         getAsOf,
 		"CompareAndSet":   compareAndSet,
 		"Race":            race,
 		"UpdateAsync":     updateAsync,
@@ -117,6 +118,32 @@ func createTwice(t *testing.T, s Store) {
 	}
 	if _, err := s.Get(t.Context(), ID(2)); !errors.Is(err, schemas.ErrNotFound) {
 		t.Fatalf("get of an absent timer: %v; want ErrNotFound", err)
+	}
+}
+
+// getAsOf: GetAsOf gives no answer that is older than the revision that the caller knows.
+func getAsOf(t *testing.T, s Store) {
+	g := s.Geometry()
+	id, absent := IDOf(g, 0, 0), IDOf(g, 0, 1)
+	r := Pending(NowMs(t, s) + 5000)
+	first := CreateAll(t, s, []store.Write{{ID: id, Record: r}})[0]
+	last := must[uint64](t)(s.Update(t.Context(), store.Write{ID: id, Rev: first, Record: Delivered(*r)}))
+	const ahead = 1000
+	for _, c := range []struct {
+		id   schemas.TimerID
+		rev  uint64
+		want error
+	}{
+		{id, 0, nil}, {id, first, nil}, {id, last, nil}, {id, last + ahead, store.ErrBehind},
+		{absent, 0, schemas.ErrNotFound}, {absent, last, schemas.ErrNotFound}, {absent, last + ahead, store.ErrBehind},
+	} {
+		got, err := s.GetAsOf(t.Context(), c.id, c.rev)
+		if !errors.Is(err, c.want) || c.want == nil && (got.Rev != last || got.Record.State != schemas.StateDelivered) {
+			t.Errorf("timer %s as of %d: %+v, %v; want error %v", c.id, c.rev, got, err, c.want)
+		}
+		if errors.Is(c.want, store.ErrBehind) && !errors.Is(err, schemas.ErrUnavailable) {
+			t.Errorf("timer %s as of %d: %v; want ErrUnavailable", c.id, c.rev, err)
+		}
 	}
 }
 
