@@ -61,6 +61,59 @@ func TestLostAnswersOfTheStore(t *testing.T) {
 	r.settled("s")
 }
 
+// deposed is the real store, which answers some calls as a server that led the stream before the record was claimed.
+type deposed struct {
+	*store.Store
+	refuses, behind atomic.Int32 // number of calls of Update and of GetAsOf to answer so
+}
+
+func (d *deposed) Update(ctx context.Context, w store.Write) (uint64, error) {
+	if d.refuses.Add(-1) >= 0 {
+		return 0, store.ErrRevision
+	}
+	return d.Store.Update(ctx, w)
+}
+
+func (d *deposed) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	t, err := d.Store.Get(ctx, id)
+	t.Rev, t.Record.State = t.Rev-1, schemas.StatePending
+	return t, err
+}
+
+func (d *deposed) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
+	switch {
+	case rev == 0:
+		return d.Get(ctx, id)
+	case d.behind.Add(-1) >= 0:
+		return store.Timer{}, schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind)
+	}
+	return d.Store.GetAsOf(ctx, id, rev)
+}
+
+// TestDeposedLeader: a server that led the stream before, and answers as of then, neither makes an event be
+// acknowledged without a result, nor its callback be called again.
+func TestDeposedLeader(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := &deposed{Store: r.store}
+	c := httpCallee(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n%2 == 1 {
+			w.WriteHeader(500)
+		}
+	})
+	r.start(func(o *Options) { o.Store = d })
+	for _, n := range [][2]int32{{1, 0}, {2, 1}, {1, 2}} {
+		d.refuses.Store(n[0])
+		d.behind.Store(n[1])
+		before := c.count()
+		rec := r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+		if rec.Attempt != 2 || c.count()-before != 2 {
+			t.Errorf("%v: %d attempts, %d calls; want 2 and 2", n, rec.Attempt, c.count()-before)
+		}
+	}
+	r.settled("s")
+}
+
 // held is a store whose Update blocks until the test releases it.
 type held struct {
 	*store.Store

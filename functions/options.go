@@ -29,6 +29,8 @@ type Store interface {
 type Timers interface {
 	// Get reads a record from the leader. Errors: schemas.ErrNotFound, schemas.ErrUnavailable.
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	// GetAsOf reads a record as of a revision or later. Errors: those of Get, and store.ErrBehind.
+	GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error)
 	// Update replaces a record if its revision is still w.Rev.
 	// Errors: store.ErrRevision, schemas.ErrUnavailable, schemas.ErrStoreFull.
 	Update(ctx context.Context, w store.Write) (uint64, error)

@@ -27,8 +27,16 @@ func (d *delivery) record(out callback.Outcome) {
 			d.finish(p, out)
 			return
 		case errors.Is(err, store.ErrRevision):
+			rev := d.timer.Rev
 			if !d.resolveConflict(attempt, out) {
 				return
+			}
+			if d.timer.Rev == rev {
+				// The server that refused the write does not have the revision: another one leads the stream.
+				if !d.retryStore("update", err, wait) {
+					return
+				}
+				wait = min(wait*2, maxPause)
 			}
 		case store.Permanent(err) && p.Step != StepDead && p.Step != StepSuccess:
 			// The record of a retry has the event, which the server no longer accepts because
