@@ -236,7 +236,7 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 		}
 	}
 	for {
-		t, err := s.o.Store.Get(ctx, l.claim.Timer)
+		t, err := s.read(ctx, &l)
 		missing := errors.Is(err, schemas.ErrNotFound)
 		if err != nil && !missing {
 			return err
@@ -274,6 +274,20 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 		}
 	}
 	return s.o.Store.DeadDelete(ctx, l.raw.Sequence)
+}
+
+// claimLost is the age of a letter from which a read may be older than the letter's claim: the stream has lost its
+// newest messages. A server that no longer leads the stream learns this in less time.
+const claimLost = time.Minute
+
+// read reads the record of a letter, as of its claim or later. By an earlier record the letter would seem to be
+// replayed, and be deleted.
+func (s *Service) read(ctx context.Context, l *letter) (store.Timer, error) {
+	t, err := s.o.Store.GetAsOf(ctx, l.claim.Timer, l.claim.Revision)
+	if errors.Is(err, store.ErrBehind) && s.nowMs()-l.raw.Stored.UnixMilli() > claimLost.Milliseconds() {
+		return s.o.Store.Get(ctx, l.claim.Timer)
+	}
+	return t, err
 }
 
 // undeliverable reports whether the letter's event was never published, so that its callback was never

@@ -37,6 +37,31 @@ type faulty struct {
 	peek   func(id schemas.TimerID, p store.Peek, done func(store.Peek))
 	update func(store.Result, func(store.Result))
 	hits   atomic.Int64 // of Cached
+	// get is called with each answer to Get and returns another one; getAsOf is called before each GetAsOf, and its error replaces
+	// the answer.
+	get     func(store.Timer) store.Timer
+	getAsOf func(rev uint64) error
+	// replicated is the answer to Replicated.
+	replicated bool
+}
+
+func (f *faulty) Replicated() bool { return f.replicated }
+
+func (f *faulty) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	t, err := f.Store.Get(ctx, id)
+	if err == nil && f.get != nil {
+		t = f.get(t)
+	}
+	return t, err
+}
+
+func (f *faulty) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
+	if f.getAsOf != nil {
+		if err := f.getAsOf(rev); err != nil {
+			return store.Timer{}, err
+		}
+	}
+	return f.Store.GetAsOf(ctx, id, rev)
 }
 
 func (f *faulty) PeekAsync(id schemas.TimerID, done func(store.Peek)) {

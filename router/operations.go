@@ -50,6 +50,10 @@ type Operations struct {
 	Register func(ctx context.Context, service string) error
 	// Revision is the revision that a timer must have to be changed; 0 for any.
 	Revision uint64
+	// Confirm makes an operation that changes nothing, such as the pause of a paused timer, write the record as it
+	// is. The write shows that the record is the newest one: with replicas, a server that led the stream before
+	// may have answered the read (work-around 21, docs/internals/nats-server.md).
+	Confirm bool
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
 	Changed func(before *schemas.Schedule, t *store.Timer)
@@ -193,7 +197,14 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		}
 		before = t
 		e, err := f(&t.Record, t.Rev)
-		if err != nil || e.unchanged {
+		if err != nil {
+			return t, err
+		}
+		if e.unchanged {
+			t.Rev, err = o.confirm(ctx, &before)
+			if errors.Is(err, store.ErrRevision) && ctx.Err() == nil {
+				continue
+			}
 			return t, err
 		}
 		if e.forgetAdd {
@@ -216,6 +227,22 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 			return t, context.Cause(ctx)
 		}
 	}
+}
+
+// confirm makes sure that a record that was read and is not to be changed is the newest one, and returns its
+// revision. Without Confirm, and for a final record, which stays as it is, there is nothing to do. Errors:
+// store.ErrRevision, schemas.ErrUnavailable.
+func (o *Operations) confirm(ctx context.Context, t *store.Timer) (rev uint64, err error) {
+	if !o.Confirm || t.Record.State.Final() {
+		return t.Rev, nil
+	}
+	rec := t.Record
+	rec.Moves = max(rec.Moves, 1) // the timer is not new
+	rev, err = o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	if store.Permanent(err) {
+		return t.Rev, nil // the server's limit is smaller than when the record was written
+	}
+	return rev, err
 }
 
 // ErrOtherRevision is the cause of a conflict with the revision that a request names.

@@ -52,6 +52,8 @@ type Lister interface {
 type Settings interface {
 	Geometry() schemas.Geometry
 	Retention() time.Duration
+	// Replicated reports whether the streams have more than one replica.
+	Replicated() bool
 	// MaxMessage returns the size of the largest message that the server accepts, in bytes. It may
 	// change.
 	MaxMessage() int
@@ -225,7 +227,7 @@ func New(o Options) (*Service, error) {
 	if horizon == 0 {
 		horizon = schemas.DefaultLimitHorizon
 	}
-	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.changed, Calendars: s.calendars, Register: o.Store.RegisterService}
+	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Confirm: o.Store.Replicated(), Changed: s.changed, Calendars: s.calendars, Register: o.Store.RegisterService}
 	s.writer = Writer{
 		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
 	}

@@ -275,7 +275,10 @@ type ActLook struct {
 	// Result asks for the result of the run. A record of a newer format is then an error,
 	// because its result is not known.
 	Result bool
-	Delay  time.Duration
+	// Seen is a sequence of the shard that is stored: an answer as of an earlier one is refused, because it may
+	// lack the record of a run that was just claimed. 0 for none.
+	Seen  uint64
+	Delay time.Duration
 }
 
 // ActOverdue requests the publish of an overdue event for Count nominal times. ID is

@@ -181,6 +181,7 @@ type Core struct {
 
 	watermark int64  // all readable records of every tick up to here are done
 	tailSeen  uint64 // last stream sequence that the tail delivered
+	stored    uint64 // highest revision that this term knows to be stored: read by the tail, or written
 
 	ahead       readAhead
 	newer       newerRecords
@@ -357,8 +358,12 @@ func (k *Core) Loaded() int { return len(k.entries) }
 // the number is unknown.
 func (k *Core) Pending() (int64, bool) { return max(k.pending.n, 0), k.pending.known }
 
+// know notes a revision that is stored.
+func (k *Core) know(rev uint64) { k.stored = max(k.stored, rev) }
+
 func (k *Core) onTail(t store.Timer) {
 	k.tailSeen = max(k.tailSeen, t.Rev)
+	k.know(t.Rev)
 	if t.Unread != store.Readable {
 		k.onTailNewer(t)
 		return

@@ -132,6 +132,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	case ev.Err == nil && e.rec.Schedule != nil:
 		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
+		k.know(ev.Rev)
 		e.rev, e.fails = ev.Rev, 0
 		k.claimed(e)
 		k.publish(e)
@@ -190,6 +191,7 @@ func (k *Core) onReread(ev EvReread) {
 		k.reread(e)
 		return
 	}
+	k.know(ev.Timer.Rev)
 	r := &ev.Timer.Record
 	switch {
 	case r.Schedule != nil:

@@ -88,7 +88,7 @@ func (t *Term) replaceRun(ctx context.Context, a ActCreateRun) (rev uint64, err 
 //
 // The state is that of the record, and 0 for a run without a readable record.
 func (t *Term) look(ctx context.Context, a ActLook) (state schemas.RunState, open bool, err error) {
-	got, err := t.cfg.Store.Get(ctx, a.Run)
+	got, err := t.cfg.Store.GetAsOf(ctx, a.Run, a.Seen)
 	switch {
 	case err == nil:
 		return got.Record.RunState, !got.Record.State.Final(), nil

@@ -204,7 +204,7 @@ func (t *Term) replanOne(ctx context.Context, s store.Timer, cals recurrence.Cal
 		if !isRevision(err) || try == replanTries {
 			return false, err
 		}
-		if s, err = t.cfg.Store.Get(ctx, s.ID); err != nil {
+		if s, err = t.cfg.Store.GetAsOf(ctx, s.ID, s.Rev); err != nil {
 			if gone(err) {
 				return false, nil
 			}

@@ -163,8 +163,12 @@ func (k *Core) look(e *entry, run uint32) {
 	if !result {
 		run = e.rec.Schedule.Last.Run
 	}
+	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: k.stored, Delay: k.backoff(int(e.fails))}
+	if e.fails > maxStaleRereads {
+		a.Seen = 0 // the stream has lost its newest messages
+	}
 	k.inflight++
-	k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Delay: k.backoff(int(e.fails))})
+	k.do(a)
 }
 
 // pinClaim pins the applied offset before the claim of a schedule, so that the next owner reads
@@ -441,6 +445,7 @@ func (k *Core) onRunCreated(ev EvRunCreated) {
 	switch {
 	case e == nil || e.phase != phaseCreating:
 	case ev.Err == nil:
+		k.know(ev.Rev)
 		e.rev, e.fails = ev.Rev, 0
 		k.publishChecked(e)
 	case isRevision(ev.Err):

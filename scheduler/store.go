@@ -22,6 +22,7 @@ type IndexStore interface {
 // RecordStore reads and writes records.
 type RecordStore interface {
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error)
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Update(ctx context.Context, w store.Write) (uint64, error)
 	UpdateAsync(w store.Write, done func(store.Result))

@@ -93,12 +93,22 @@ func (d *delivery) handle() {
 	d.record(out)
 }
 
+// acknowledged checks that an event is acknowledged only when the attempt for which it was published has a result.
+func (c *checker) acknowledged(d *delivery) {
+	t, err := c.w.server.Record(d.claim.Timer)
+	r := &t.Record
+	if err == nil && r.State == schemas.StateDelivered && r.Run == d.claim.Run && r.Hash == d.claim.Hash && r.Attempt == d.claim.Attempt && r.Deferrals() == d.claim.Deferred {
+		c.fail(PropCalled, "%s: the event of attempt %d is acknowledged and has no result", d.l, r.Attempt+1)
+	}
+}
+
 // end acknowledges the message, or requests a redelivery after a delay.
 func (d *delivery) end(wait time.Duration) {
 	if wait > 0 {
 		d.m.nak(wait)
 		return
 	}
+	d.n.w.check.acknowledged(d)
 	d.m.ack()
 }
 
@@ -106,7 +116,11 @@ func (d *delivery) end(wait time.Duration) {
 // is gone or unreadable.
 func (d *delivery) read() *store.Timer {
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
-		t, err := d.n.client.Get(within(callTimeout), d.claim.Timer)
+		rev := max(d.claim.Revision, d.t.Rev)
+		if d.n.w.cfg.Plant == PlantStaleRead {
+			rev = 0
+		}
+		t, err := d.n.client.GetAsOf(within(callTimeout), d.claim.Timer, rev)
 		switch {
 		case err == nil:
 			return &t
@@ -144,8 +158,13 @@ func (d *delivery) record(out callback.Outcome) {
 			d.end(plan.RedeliverAfter())
 			return
 		case errors.Is(err, store.ErrRevision):
+			rev := d.t.Rev
 			if !d.resolveConflict(attempt, out) {
 				return
+			}
+			if d.t.Rev == rev {
+				d.p.sleep(wait)
+				wait = min(wait*2, maxPause)
 			}
 		case store.Permanent(err) && plan.Record.Body.Mode != schemas.ModeNone:
 			last := callback.Permanent(callback.ReasonTooLarge, err.Error())

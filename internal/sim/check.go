@@ -141,7 +141,9 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	w.trace("%s: %s -> %s, due %s, epoch %d, revision %d", l, was.Record.State, r.State, c.w.ms(r.DueMs), r.Epoch, now.Rev)
 	w.after(0, func() { w.tailsOf(shard) })
 	c.used(shard, was, now)
-	if was.ID.IsZero() || l.half {
+	// A claim of a timer without an index entry is late: the sweeper has found it by the entry that another timer
+	// shares with it.
+	if was.ID.IsZero() || l.half && r.State != schemas.StateDelivered {
 		l.half = !w.server.Indexed(now.ID, w.p.geo.Tick(r.DueMs))
 	}
 	if !l.seen {

@@ -42,6 +42,9 @@ func (w *world) scheduleFaults() {
 		streams := w.server.Streams()
 		w.net.depose(streams[w.rng.IntN(len(streams))], w.spread(50*time.Millisecond, 6*time.Second))
 	})
+	some(p.deposed, 8, func() {
+		w.net.depose(fake.StreamShard(w.rng.IntN(p.geo.Shards)), w.spread(50*time.Millisecond, 2*time.Second))
+	})
 	some(p.serverKills, 2, func() {
 		for i := range w.net.servers {
 			if !w.net.servers[i].up {

@@ -19,6 +19,8 @@ type network struct {
 	servers []serverHost
 	// leader is the server that leads each stream, or -1; last is its last leader.
 	leader, last map[string]int
+	// deposed has for streams the server that led it before and has not learned of the new leader.
+	deposed map[string]deposed
 	// regimes are the clock eras: a new one begins when the leader of the clock bucket
 	// changes, or its clock is set.
 	regimes []regime
@@ -33,6 +35,12 @@ type serverHost struct {
 	applied  map[string]uint64
 }
 
+// deposed is a server that still answers requests to the leader of a stream, until a time.
+type deposed struct {
+	until int64
+	upTo  uint64 // its last sequence
+}
+
 type regime struct {
 	epoch, from int64
 	offset, ppm int64
@@ -44,7 +52,7 @@ func (r regime) at(now int64) int64 { return now + r.offset + drift(now-r.epoch,
 func drift(d, ppm int64) int64 { return int64(float64(d) * float64(ppm) / 1e6) }
 
 func newNetwork(w *world) *network {
-	n := &network{w: w, leader: map[string]int{}, last: map[string]int{}}
+	n := &network{w: w, leader: map[string]int{}, last: map[string]int{}, deposed: map[string]deposed{}}
 	for range w.p.servers {
 		s := serverHost{up: true, applied: map[string]uint64{}}
 		if w.p.drift {
@@ -126,6 +134,11 @@ func (n *network) elect(stream string) {
 		if s := (first + i) % len(n.servers); n.servers[s].up {
 			n.leader[stream] = s
 			n.w.trace("server %d leads %s", s, stream)
+			if was := n.last[stream]; n.w.p.deposed && was != s && n.servers[was].up {
+				d := deposed{until: n.w.now + int64(n.w.spread(50*time.Millisecond, 3*time.Second)), upTo: n.w.server.LastSeq(stream)}
+				n.deposed[stream] = d
+				n.w.trace("server %d still answers for %s, up to %d", was, stream, d.upTo)
+			}
 			if stream == fake.StreamClock {
 				n.note()
 			}
@@ -338,8 +351,12 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 // reached.
 func (n *network) reach(r fake.Request) (upTo uint64, ok bool) {
 	if !r.Direct {
+		if d, ok := n.deposed[r.Stream]; ok && r.Deposed && n.w.now < d.until && n.w.oneIn(2) {
+			n.w.stats.Deposed++
+			return d.upTo, true
+		}
 		n.leaderOf(r.Stream) // elects the first
-		return n.w.server.LastSeq(r.Stream), n.leader[r.Stream] >= 0
+		return fake.NoLimit, n.leader[r.Stream] >= 0
 	}
 	i := n.replica()
 	if i < 0 {

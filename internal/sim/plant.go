@@ -25,7 +25,9 @@ const (
 	PlantEndless Plant = "repeat a publish that is refused permanently"
 	// PlantUnstableLetter gives each try of a dead letter another message id.
 	PlantUnstableLetter Plant = "dead letter without a stable message id"
+	// PlantStaleRead takes the record of a callback from a server that led the stream before.
+	PlantStaleRead Plant = "callback by a record older than the claim"
 )
 
 // Plants lists all plants.
-var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantCachedCancel, PlantEndless, PlantUnstableLetter}
+var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantCachedCancel, PlantEndless, PlantUnstableLetter, PlantStaleRead}

@@ -30,7 +30,7 @@ func (n *node) newRouter() {
 	n.breakers = router.NewBreakers(n.w.p.geo.Shards, n.monoTime, zerolog.Nop())
 	n.ops = router.Operations{
 		Records: records{n}, Adds: n.client, Geometry: n.w.p.geo, Retention: n.w.p.retention, NowMs: n.nowMs,
-		Zones: n.zones, Calendars: n.currentCalendars,
+		Zones: n.zones, Calendars: n.currentCalendars, Confirm: n.w.p.deposed,
 		SameTimer: func(_ string, _ map[string][]string, data []byte, rec *schemas.Record) bool {
 			return string(data) == rec.EventID
 		},
@@ -150,6 +150,11 @@ func (r records) Create(ctx context.Context, timers []store.Write) []store.Resul
 // Get implements router.Records.
 func (r records) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
 	return r.n.client.Get(ctx, id)
+}
+
+// GetAsOf implements router.Records.
+func (r records) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
+	return r.n.client.GetAsOf(ctx, id, rev)
 }
 
 // PutIndex implements router.Records.
