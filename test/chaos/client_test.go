@@ -425,12 +425,14 @@ func (c *client) pending(ctx context.Context) (int, error) {
 	return len(timers) + adds, err
 }
 
-// overdue logs the records of timers that should have fired, to help find the reason.
-func (c *client) overdue(ctx context.Context) {
-	timers, adds, err := c.open(ctx)
+// overdue logs the records of timers that should have ended, or have ended in a state of ended, to help find
+// the reason. It returns these timers.
+func (c *client) overdue(ctx context.Context, ended ...schemas.State) []schemas.TimerInfo {
+	timers, adds, err := c.open(ctx, ended...)
 	c.t.Logf("%d timers are not concluded, %d adds not stored (%v)", len(timers), adds, err)
-	c.logConsumers(ctx, schemas.StreamAdd)
-	c.logConsumers(ctx, schemas.StreamFired)
+	for _, stream := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
+		c.logConsumers(ctx, stream)
+	}
 	for _, info := range timers[:min(len(timers), 10)] {
 		shard := schemas.DefaultGeometry().Shard(info.Timer)
 		s, err := c.js.Stream(ctx, shardStream(shard))
@@ -445,6 +447,7 @@ func (c *client) overdue(ctx context.Context) {
 		}
 		c.t.Logf("shard %d: %s %s of %s due %s is %s since revision %d, %s; %s", shard, info.ID, info.Timer, info.Service, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time, c.feedState(ctx, info.Service))
 	}
+	return timers
 }
 
 // feedState describes the key of a service's feed, and the last event of the service.
@@ -472,6 +475,14 @@ func (c *client) logConsumers(ctx context.Context, stream string) {
 	}
 	at := s.CachedInfo().State
 	c.t.Logf("%s: %d messages, sequences %d to %d", stream, at.Msgs, at.FirstSeq, at.LastSeq)
+	if at.Msgs > 0 {
+		m, err := s.GetMsg(ctx, at.FirstSeq)
+		if err != nil {
+			c.t.Log(err)
+		} else {
+			c.t.Logf("%s, first message: %s, %s, %q", stream, m.Subject, m.Time, m.Header)
+		}
+	}
 	consumers := s.ListConsumers(ctx)
 	for info := range consumers.Info() {
 		c.t.Logf("%s, consumer %s: delivered %+v, ack floor %+v, %d await an ack, %d are pending, %d pulls wait",

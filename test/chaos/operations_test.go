@@ -184,18 +184,38 @@ func (c *client) replayLetters(ctx context.Context, sequences []uint64) error {
 	return nil
 }
 
+// callbackBound bounds the time from the last fault until every callback has a result, or has failed. It is several
+// times the time after which an event is redelivered (functions.DefaultAckWait), and below clusterSweepDelay: a
+// callback whose event is lost would wait for the sweeper, or longer.
+const callbackBound = 90 * time.Second
+
 // replayAll replays until no dead letter is left and every timer has ended. A timer that
-// failed without a dead letter would stay failed.
+// failed without a dead letter would stay failed. After callbackBound it logs the records of the timers that are
+// left, and fails the test if one of them has a callback.
 func (c *client) replayAll(bound time.Duration) {
 	c.t.Helper()
+	late := time.AfterFunc(callbackBound, func() {
+		for _, info := range c.overdue(c.t.Context(), schemas.StateFail) {
+			if info.Callback != "" {
+				c.t.Errorf("%s, due %s, is %s %s after the last fault", info.ID, schemas.FormatTime(info.Due.UnixMilli()), info.State, callbackBound)
+			}
+		}
+	})
+	defer late.Stop()
 	eventually(c.t, bound, "every dead letter replayed", func(ctx context.Context) (bool, error) {
 		// A round of many letters may take longer than ctx permits.
 		dead, err := c.replayOnce(c.t.Context())
-		if err != nil || dead > 0 {
-			return false, err
+		switch {
+		case err != nil:
+			return false, fmt.Errorf("replay %d dead letters: %w", dead, err)
+		case dead > 0:
+			return false, fmt.Errorf("%d dead letters were there", dead)
 		}
 		open, adds, err := c.open(ctx, schemas.StateFail)
-		return len(open)+adds == 0, err
+		if err == nil && len(open)+adds > 0 {
+			err = fmt.Errorf("%d timers have not ended or have failed, %d adds are not stored", len(open), adds)
+		}
+		return err == nil, err
 	})
 }
 
