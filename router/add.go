@@ -36,6 +36,7 @@ type Add struct {
 	// reserved in the quota.Ledger.
 	rev      uint64
 	reserved quota.Amount
+	waited   bool // the lingerer has kept it
 	settled  atomic.Bool
 	span     *tracing.Span // nil without traces
 }

@@ -119,7 +119,9 @@ func (s *Service) process(group []*Add) {
 		}
 		valid = append(valid, a)
 	}
-	s.write(s.linger.pass(s.limiter.unlimited(valid), s.nowMs(), time.Now()))
+	ready := s.linger.pass(s.limiter.unlimited(valid), s.nowMs(), time.Now())
+	s.write(ready)
+	s.linger.written(ready)
 	// After the valid adds, because timers.rejected may fail.
 	each(refused, func(f refusal) { outcomes{s}.Reject(f.a, f.reason) })
 }

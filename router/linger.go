@@ -22,23 +22,25 @@ const (
 // a producer. Where the server syncs every write, a batch costs about the same number of syncs whatever its
 // size. With fewer batches, the disk has more syncs for the publishes of further adds.
 //
-// An add waits up to lingerFor, and then for a permit of the batcher. It waits only if
+// An add waits up to lingerFor, and then for a permit of the batcher. It waits only if it is an add of the stream, so
+// that no caller waits for its outcome, and
 //
-//   - it is an add of the stream, so no caller waits for its outcome;
-//   - it is due in lingerLead or later, or an add of the same timer waits already, so that of two different
-//     adds of one timer the first of the stream wins;
-//   - lingerLeast adds or more have arrived in this or in the previous period of lingerFor.
+//   - it is due in lingerLead or later, and lingerLeast adds or more have arrived in this or in the previous
+//     period of lingerFor; or
+//   - an earlier add of the same timer waits or is being written: of two different adds of one timer, the first
+//     wins also if only it waits.
 //
-// A nil lingerer delays nothing. pass is safe for concurrent use.
+// A nil lingerer delays nothing. Its methods are safe for concurrent use.
 type lingerer struct {
 	write   func([]*Add)
 	permits chan struct{} // the batcher's
 	tasks   sync.WaitGroup
 
-	mu    sync.Mutex
-	adds  []*Add
-	ids   map[schemas.TimerID]struct{} // the timers of adds
-	armed bool                         // a timer is running that calls end
+	mu   sync.Mutex
+	adds []*Add
+	// kept counts the adds that wait, or have waited and are being written, by their timers.
+	kept  map[schemas.TimerID]int
+	armed bool // a timer is running that calls end
 	// since is the start of the present period of lingerFor. arrived counts the adds of that period,
 	// arrivedBefore those of the previous one.
 	since                  time.Time
@@ -46,20 +48,21 @@ type lingerer struct {
 }
 
 // pass returns the adds that the caller writes now, at most MaxBatch, and keeps the others for a later
-// call or for end. A group has at most MaxBatch adds; pass reuses its array. nowMs is the cluster's time.
-// The caller is a group that is being processed; see close.
+// call or for end. After the write the caller calls written. A group has at most MaxBatch adds; pass reuses its
+// array. nowMs is the cluster's time. The caller is a group that is being processed; see close.
 func (l *lingerer) pass(group []*Add, nowMs int64, now time.Time) []*Add {
 	if l == nil || len(group) == 0 {
 		return group
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.busy(len(group), now) {
+	busy := l.busy(len(group), now)
+	if !busy && len(l.kept) == 0 {
 		return group
 	}
 	ready := group[:0]
 	for _, a := range group {
-		if l.waits(a, nowMs) {
+		if l.waits(a, busy, nowMs) {
 			l.keep(a)
 		} else {
 			ready = append(ready, a)
@@ -67,11 +70,8 @@ func (l *lingerer) pass(group []*Add, nowMs int64, now time.Time) []*Add {
 	}
 	if free := MaxBatch - len(ready); len(l.adds) >= free {
 		// The waiting adds fill the group: the caller writes it.
-		adds := l.take()
-		ready = append(ready, adds[:free]...)
-		for _, a := range adds[free:] {
-			l.keep(a)
-		}
+		ready = append(ready, l.adds[:free]...)
+		l.adds = append([]*Add(nil), l.adds[free:]...)
 	}
 	if len(l.adds) > 0 && !l.armed {
 		l.armed = true
@@ -82,29 +82,41 @@ func (l *lingerer) pass(group []*Add, nowMs int64, now time.Time) []*Add {
 }
 
 // waits reports whether an add waits for others. The caller holds l.mu.
-func (l *lingerer) waits(a *Add, nowMs int64) bool {
-	if a.Seq == 0 {
+func (l *lingerer) waits(a *Add, busy bool, nowMs int64) bool {
+	switch {
+	case a.Seq == 0:
 		return false
+	case l.kept[a.Spec.Timer] > 0:
+		return true
 	}
-	_, first := l.ids[a.Spec.Timer]
-	return first || a.Record.DueMs >= nowMs+lingerLead.Milliseconds()
+	return busy && a.Record.DueMs >= nowMs+lingerLead.Milliseconds()
 }
 
 // keep makes an add wait. The caller holds l.mu.
 func (l *lingerer) keep(a *Add) {
-	if l.ids == nil {
-		l.ids = map[schemas.TimerID]struct{}{}
+	if l.kept == nil {
+		l.kept = map[schemas.TimerID]int{}
 	}
 	l.adds = append(l.adds, a)
-	l.ids[a.Spec.Timer] = struct{}{}
+	l.kept[a.Spec.Timer]++
+	a.waited = true
 }
 
-// take returns the adds that wait and keeps none. The caller holds l.mu.
-func (l *lingerer) take() []*Add {
-	adds := l.adds
-	l.adds = nil
-	clear(l.ids)
-	return adds
+// written forgets adds that have waited and are written.
+func (l *lingerer) written(adds []*Add) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range adds {
+		if !a.waited {
+			continue
+		}
+		if l.kept[a.Spec.Timer]--; l.kept[a.Spec.Timer] == 0 {
+			delete(l.kept, a.Spec.Timer)
+		}
+	}
 }
 
 // busy counts n further adds, and reports whether enough arrive for adds to wait. The caller holds l.mu.
@@ -125,11 +137,12 @@ func (l *lingerer) end() {
 	l.permits <- struct{}{} // further adds may join the group meanwhile
 	defer func() { <-l.permits }()
 	l.mu.Lock()
-	adds := l.take()
-	l.armed = false
+	adds := l.adds
+	l.adds, l.armed = nil, false
 	l.mu.Unlock()
 	if len(adds) > 0 {
 		l.write(adds)
+		l.written(adds)
 	}
 }
 

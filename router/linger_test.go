@@ -19,11 +19,12 @@ func TestLingerer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var written []int
-		l := &lingerer{permits: make(chan struct{}, 1), write: func(adds []*Add) {
+		write := func(adds []*Add) {
 			mu.Lock()
 			defer mu.Unlock()
 			written = append(written, len(adds))
-		}}
+		}
+		l := &lingerer{permits: make(chan struct{}, 1), write: write}
 		seq := uint64(0)
 		const nowMs = 1_800_000_000_000
 		pass := func(what string, n int, dueIn time.Duration, want int) {
@@ -35,9 +36,11 @@ func TestLingerer(t *testing.T) {
 				group[i].Spec.Timer = schemas.NewTimerID("/test", fmt.Sprint(seq))
 				group[i].Record.DueMs = nowMs + dueIn.Milliseconds()
 			}
-			if got := len(l.pass(group, nowMs, time.Now())); got != want {
+			ready := l.pass(group, nowMs, time.Now())
+			if got := len(ready); got != want {
 				t.Errorf("%s: %d of %d adds are written now, want %d", what, got, n, want)
 			}
+			l.written(ready)
 		}
 		writtenLater := func(what string, want ...int) {
 			t.Helper()
@@ -64,18 +67,39 @@ func TestLingerer(t *testing.T) {
 		writtenLater("after lingerFor", lingerLeast+3)
 
 		pass("many again", lingerLeast, time.Hour, 0)
-		again := &Add{Seq: seq}
-		again.Spec.Timer = schemas.NewTimerID("/test", fmt.Sprint(seq))
-		if got := len(l.pass([]*Add{again}, nowMs, time.Now())); got != 0 {
-			t.Error("an add that is due now is written before an earlier add of the same timer")
+		id := schemas.NewTimerID("/test", fmt.Sprint(seq))
+		again := func() int { // adds the last timer again, due now, and returns 1 if the add is written now
+			a := &Add{Seq: seq}
+			a.Spec.Timer = id
+			return len(l.pass([]*Add{a}, nowMs, time.Now()))
+		}
+		if again() != 0 {
+			t.Error("an add that is due now is written before an earlier add of its timer")
+		}
+		whileWritten := -1
+		l.write = func(adds []*Add) {
+			if whileWritten < 0 {
+				whileWritten = again()
+			}
+			write(adds)
 		}
 		time.Sleep(lingerFor)
 		synctest.Wait()
 		writtenLater("two adds of one timer", lingerLeast+1)
-		if got := len(l.pass([]*Add{again}, nowMs, time.Now())); got != 1 {
-			t.Error("an add that is due now waits for an add that was written before")
+		if whileWritten != 0 {
+			t.Error("an add that is due now is written while an earlier add of its timer is being written")
+		}
+		time.Sleep(4 * lingerFor) // few arrive now
+		synctest.Wait()
+		writtenLater("a third add of the timer", 1)
+		if again() != 1 {
+			t.Error("an add that is due now waits for adds that were written before")
 		}
 
+		pass("many once more", lingerLeast, time.Hour, 0)
+		time.Sleep(lingerFor)
+		synctest.Wait()
+		writtenLater("many once more", lingerLeast)
 		pass("a part of a group", MaxBatch-10, time.Hour, 0)
 		pass("more than the rest of it", 20, time.Hour, MaxBatch)
 		pass("few after many", 1, time.Hour, 0)
