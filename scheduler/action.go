@@ -275,8 +275,8 @@ type ActLook struct {
 	// Result asks for the result of the run. A record of a newer format is then an error,
 	// because its result is not known.
 	Result bool
-	// Seen is a sequence of the shard that is stored: an answer as of an earlier one is refused, because it may
-	// lack the record of a run that was just claimed. 0 for none.
+	// Seen is a sequence of the shard that is stored. That the run has no record counts only if a server says so
+	// that has this sequence; another may lack a record that was just written. 0 for any server.
 	Seen  uint64
 	Delay time.Duration
 }
@@ -300,8 +300,9 @@ type ActCreateRun struct {
 // ActEndRun requests that a run gets no further attempt, because run By replaces it. It has
 // no result: if it fails, run By waits until the run has concluded.
 type ActEndRun struct {
-	ID schemas.TimerID
-	By uint32
+	ID   schemas.TimerID
+	By   uint32
+	Seen uint64 // see ActLook.Seen
 }
 
 // ActSkipped reports the nominal times that a claim has skipped. It has no result.

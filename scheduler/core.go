@@ -181,7 +181,7 @@ type Core struct {
 
 	watermark int64  // all readable records of every tick up to here are done
 	tailSeen  uint64 // last stream sequence that the tail delivered
-	stored    uint64 // highest revision that this term knows to be stored: read by the tail, or written
+	stored    uint64 // highest sequence that this term knows to be stored: stated by the clock, read by the tail, or written
 
 	ahead       readAhead
 	newer       newerRecords
@@ -208,7 +208,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		entries:     map[schemas.TimerID]*entry{},
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
-		watermark:   watermark, tailSeen: c.Tail,
+		watermark:   watermark, tailSeen: c.Tail, stored: max(c.Tail, c.Seen),
 		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
 		due:            newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},

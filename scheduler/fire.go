@@ -126,13 +126,13 @@ func (k *Core) onClaimed(ev EvClaimed) {
 		return
 	}
 	if ev.Err == nil {
+		k.know(ev.Rev)
 		k.window.grow()
 	}
 	switch {
 	case ev.Err == nil && e.rec.Schedule != nil:
 		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
-		k.know(ev.Rev)
 		e.rev, e.fails = ev.Rev, 0
 		k.claimed(e)
 		k.publish(e)

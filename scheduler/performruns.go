@@ -13,11 +13,12 @@ import (
 // This file carries out the actions of schedules.
 
 const (
-	// endRunTries bounds the writes that end a run. Each lost compare-and-set means that the run
-	// has made progress, which cannot happen often in this time.
-	endRunTries = 5
-	// endRunPause is the pause between them.
-	endRunPause = 50 * time.Millisecond
+	// endRunTries bounds the writes that end a run. A lost compare-and-set means that the run has made progress,
+	// which cannot happen often in this time, or that a server has answered which led the stream before.
+	endRunTries = 15
+	// endRunPause is the first pause between them, and endRunMaxPause the longest. All take 11 s.
+	endRunPause    = 50 * time.Millisecond
+	endRunMaxPause = time.Second
 )
 
 // createRuns carries out the ActCreateRuns of one pass.
@@ -88,7 +89,10 @@ func (t *Term) replaceRun(ctx context.Context, a ActCreateRun) (rev uint64, err 
 //
 // The state is that of the record, and 0 for a run without a readable record.
 func (t *Term) look(ctx context.Context, a ActLook) (state schemas.RunState, open bool, err error) {
-	got, err := t.cfg.Store.GetAsOf(ctx, a.Run, a.Seen)
+	got, err := t.cfg.Store.Get(ctx, a.Run)
+	if errors.Is(err, schemas.ErrNotFound) {
+		got, err = t.cfg.Store.GetAsOf(ctx, a.Run, a.Seen)
+	}
 	switch {
 	case err == nil:
 		return got.Record.RunState, !got.Record.State.Final(), nil
@@ -123,8 +127,16 @@ func (t *Term) publishOverdue(a ActOverdue) {
 
 // endRun carries out ActEndRun.
 func (t *Term) endRun(ctx context.Context, a ActEndRun) error {
+	pause := endRunPause
+	again := func(try int) bool {
+		defer func() { pause = min(2*pause, endRunMaxPause) }()
+		return try < endRunTries && t.host.Pause(ctx, pause)
+	}
 	for try := 1; ; try++ {
-		got, err := t.cfg.Store.Get(ctx, a.ID)
+		got, err := t.cfg.Store.GetAsOf(ctx, a.ID, a.Seen)
+		if errors.Is(err, store.ErrBehind) && again(try) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -135,7 +147,7 @@ func (t *Term) endRun(ctx context.Context, a ActEndRun) error {
 		if w.Record.State.Final() {
 			w.TTL = t.cfg.Core.Retention
 		}
-		if _, err = t.cfg.Store.Update(ctx, w); err == nil || !isRevision(err) || try == endRunTries || !t.host.Pause(ctx, endRunPause) {
+		if _, err = t.cfg.Store.Update(ctx, w); err == nil || !isRevision(err) || !again(try) {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"math"
 	"time"
 
@@ -69,6 +70,10 @@ type recurring struct {
 	// may not know it. lookMs is the time of the last ActLook.
 	concluded uint32
 	lookMs    int64
+	// lookSeen is ActLook.Seen until a look succeeds, and 0 then. behind counts the successive answers that
+	// were as of an earlier sequence.
+	lookSeen uint64
+	behind   int
 
 	// unindexed is true for a run whose record may have no index entry: its create was not
 	// acknowledged, or an earlier owner has created it.
@@ -126,6 +131,7 @@ func (k *Core) turn(e *entry) {
 		rec.DueMs = min(rec.DueMs, k.now) // the schedule may be turned early; see wake
 		turn := plan.Turn(&rec, k.now, r.open, recurrence.Claim{Epoch: k.epoch, Before: max(e.rev, e.pin), Result: r.result})
 		r.turn, r.turnMs = &turn, k.now
+		e.fails = 0 // those of waiting for calendars; the next step begins at once
 		r.looked, r.open, r.result = false, false, nil
 	}
 	if next := &r.turn.Record; next.Queued {
@@ -163,8 +169,12 @@ func (k *Core) look(e *entry, run uint32) {
 	if !result {
 		run = e.rec.Schedule.Last.Run
 	}
-	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: k.stored, Delay: k.backoff(int(e.fails))}
-	if e.fails > maxStaleRereads {
+	r := e.extra
+	if r.lookSeen == 0 {
+		r.lookSeen = max(k.stored, e.rev)
+	}
+	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: k.backoff(max(int(e.fails), r.behind))}
+	if r.behind > maxStaleRereads {
 		a.Seen = 0 // the stream has lost its newest messages
 	}
 	k.inflight++
@@ -300,11 +310,14 @@ func (k *Core) onLooked(ev EvLooked) {
 	if e == nil || e.phase != phaseLooking {
 		return
 	}
+	r := e.extra
+	if r.behind++; !errors.Is(ev.Err, store.ErrBehind) {
+		r.behind = 0
+	}
 	if ev.Err != nil {
 		e.countFailure()
 	} else {
-		r := e.extra
-		e.fails = 0
+		e.fails, r.lookSeen = 0, 0
 		if r.asked != 0 {
 			r.result = &recurrence.Result{Run: r.asked, State: ev.State, DoneMs: ev.DoneMs}
 		}
@@ -367,7 +380,7 @@ func (k *Core) obey(e *entry, t store.Timer) {
 		k.do(ActSkipped{ID: e.id, Skipped: turn.Skipped})
 	}
 	if turn.EndsRun != 0 {
-		k.do(ActEndRun{ID: schemas.RunTimer(e.id, turn.EndsRun), By: turn.Record.Run})
+		k.do(ActEndRun{ID: schemas.RunTimer(e.id, turn.EndsRun), By: turn.Record.Run, Seen: k.stored})
 	}
 	if turn.Run != nil {
 		k.start(e, k.insertRun(t, phaseCreating), &t.Record.Schedule.Last)

@@ -93,12 +93,16 @@ func (d *delivery) handle() {
 	d.record(out)
 }
 
-// acknowledged checks that an event is acknowledged only when the attempt for which it was published has a result.
+// acknowledged checks that an event is acknowledged only when the attempt for which it was published has a result, and
+// no further attempt waits for the event.
 func (c *checker) acknowledged(d *delivery) {
 	t, err := c.w.server.Record(d.claim.Timer)
 	r := &t.Record
-	if err == nil && r.State == schemas.StateDelivered && r.Run == d.claim.Run && r.Hash == d.claim.Hash && r.Attempt == d.claim.Attempt && r.Deferrals() == d.claim.Deferred {
-		c.fail(PropCalled, "%s: the event of attempt %d is acknowledged and has no result", d.l, r.Attempt+1)
+	if err != nil || r.Run != d.claim.Run || r.Hash != d.claim.Hash || r.Deferrals() != d.claim.Deferred {
+		return
+	}
+	if r.State == schemas.StateDelivered && r.Attempt == d.claim.Attempt || r.State == schemas.StateRetrying && !r.Queued {
+		c.fail(PropCalled, "%s: the event of attempt %d is acknowledged; it is %s after %d attempts", d.l, d.claim.Attempt+1, r.State, r.Attempt)
 	}
 }
 

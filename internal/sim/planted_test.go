@@ -161,8 +161,8 @@ var scheduleMutants = []mutant{
 	{"newer zone data does not move the next run", "internal/recurrence/zones.go", "p.moveNext(s, p.rezoned(s, nowMs), nowMs)", "p.moveNext(s, s.NextMs, nowMs)", 60, ""},
 	{"older zone data repeats a local time that newer data has planned", "internal/recurrence/zones.go", "p.calendar.NextKey(s.NextMs, s.NextKey+1)", "p.calendar.NextKey(s.NextMs, s.NextKey-60_000)", 60, ""},
 
-	{"a run is taken for concluded by an answer from before its claim", "scheduler/schedule.go", "Result: result, Seen: k.stored,", "Result: result,", 1200, ""},
-	{"an operation that changes nothing is answered by an earlier record", "router/operations.go", "if !o.Confirm || t.Record.State.Final() {", "if t.ID != (schemas.TimerID{}) {", 400, ""},
+	{"a run is taken for concluded by an answer from before its claim", "scheduler/schedule.go", "Result: result, Seen: r.lookSeen,", "Result: result,", 1200, ""},
+	{"an operation that changes nothing is answered by an earlier record", "router/operations.go", "if e.dry || !o.Confirm || ", "if true || ", 400, ""},
 
 	// Faults that this simulation has found.
 	{"an update drops the excluded dates that have passed", "internal/recurrence/operations.go", "\t\tp.passAll(s, nowMs)\n", "", 1200, ""},

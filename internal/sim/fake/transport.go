@@ -18,8 +18,8 @@ type Request struct {
 	// Deposed says that a server may answer that led the stream before, and has not learned of the next leader
 	// yet. It answers reads as of its last sequence, and refuses writes.
 	Deposed bool
-	// Steps are carried out in order. upTo is the last sequence of the replica that answers, and NoLimit for the
-	// leader. A transport may lose the steps before the last.
+	// Steps are carried out in order. upTo is the last sequence of the server that answers, a replica or a former
+	// leader, and NoLimit for the leader. A transport may lose the steps before the last.
 	Steps []func(upTo uint64) error
 }
 
