@@ -270,15 +270,21 @@ func (d *delivery) trace() map[string]string {
 	return out
 }
 
-// read reads the record and retries until the store answers. It refuses a record older than the claim, or than the
-// newest record that d has read: by that record the event would not be valid, and its acknowledgement would leave the
-// timer without a result. t is nil if the record is gone. ok is false if functions stops first, or the record is
+// read reads the record and retries until the store answers. It refuses a revision that is older than the claim or than
+// the newest revision that d has read. An older record makes the event look obsolete; acknowledging it then would leave
+// the timer without a result. t is nil if the record is gone. ok is false if functions stops first, or the record is
 // unreadable.
 func (d *delivery) read() (t *store.Timer, ok bool) {
-	begun, rev := time.Now(), max(d.claim.Revision, d.timer.Rev)
+	rev := max(d.claim.Revision, d.timer.Rev)
+	behind := time.Duration(0)
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
 		got, err := d.f.o.Store.GetAsOf(d.f.recording, d.claim.Timer, rev)
-		if errors.Is(err, store.ErrBehind) && time.Since(begun) > claimLost {
+		switch {
+		case !errors.Is(err, store.ErrBehind):
+			behind = 0
+		case behind < d.f.o.claimLost:
+			behind += wait
+		default:
 			got, err = d.f.o.Store.Get(d.f.recording, d.claim.Timer)
 		}
 		switch {
@@ -301,9 +307,9 @@ func (d *delivery) read() (t *store.Timer, ok bool) {
 	}
 }
 
-// claimLost is how long reads must be older than a known revision until it counts as lost with the newest messages
-// of its stream. A server that no longer leads a stream learns this in less time, at the latest after 10 s without a
-// quorum (nats-server, server/raft.go, lostQuorumIntervalDefault).
+// claimLost is how long delivery.read waits for a server that has the claim, while each of its reads is answered. After
+// it, read assumes that the stream has lost the claim. A server that no longer leads a stream learns this within 10 s
+// after it continues (nats-server, server/raft.go, lostQuorumIntervalDefault).
 const claimLost = 30 * time.Second
 
 // unreadable is why a record cannot be read, and the delay of its event's redelivery.

@@ -114,6 +114,73 @@ func TestDeposedLeader(t *testing.T) {
 	r.settled("s")
 }
 
+// TestClaimIsLost: reads that are older than the claim count only if they are answered for claimLost without a pause.
+// Then the stream has lost the claim.
+func TestClaimIsLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := &unsteady{Store: r.store}
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	const lost = 300 * time.Millisecond
+	r.start(func(o *Options) { o.Store, o.claimLost = d, lost })
+
+	d.refused.Store(true)
+	d.answers(append(slices.Repeat([]error{schemas.ErrUnavailable}, 4), behind())) // the four take more than claimLost
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	if n := d.gets.Load(); n != 0 {
+		t.Errorf("%d reads of any age after the store did not answer", n)
+	}
+
+	d.refused.Store(true)
+	d.answers(slices.Repeat([]error{behind()}, 100))
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	if n := d.gets.Load(); n == 0 {
+		t.Error("no read of any age, although the claim is lost")
+	}
+	r.settled("s")
+}
+
+func behind() error { return schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind) }
+
+// unsteady is the real store, whose GetAsOf gives other answers first. If refused is set, it refuses the next Update.
+type unsteady struct {
+	*store.Store
+	refused atomic.Bool
+	gets    atomic.Int32 // calls of Get
+
+	mu   sync.Mutex
+	next []error
+}
+
+func (u *unsteady) answers(next []error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.next = next
+}
+
+func (u *unsteady) Update(ctx context.Context, w store.Write) (uint64, error) {
+	if u.refused.Swap(false) {
+		return 0, store.ErrRevision
+	}
+	return u.Store.Update(ctx, w)
+}
+
+func (u *unsteady) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	u.gets.Add(1)
+	return u.Store.Get(ctx, id)
+}
+
+func (u *unsteady) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.next) > 0 {
+		err := u.next[0]
+		u.next = u.next[1:]
+		return store.Timer{}, err
+	}
+	return u.Store.GetAsOf(ctx, id, rev)
+}
+
 // held is a store whose Update blocks until the test releases it.
 type held struct {
 	*store.Store

@@ -132,6 +132,8 @@ type Options struct {
 	Resolver *net.Resolver
 	// UserAgent is sent with HTTP callbacks; default "belfry".
 	UserAgent string
+
+	claimLost time.Duration // the constant, except in tests
 }
 
 // resultsPerPermit is the number of results that may be recorded without a permit, for each
@@ -204,6 +206,7 @@ func (o *Options) fill() error {
 	orDur(&o.Retention, DefaultRetention)
 	orDur(&o.WebhookPermission, DefaultWebhookPermission)
 	orDur(&o.StopGrace, DefaultStopGrace)
+	orDur(&o.claimLost, claimLost)
 	orDur(&o.ServiceIdle, DefaultServiceIdle)
 	if o.ServiceIdle > 0 && o.ServiceIdle < minServiceIdle {
 		return schemas.Errorf(schemas.CodeConfig, "service-idle is %s; it must be %s or more, or negative for never", o.ServiceIdle, minServiceIdle)

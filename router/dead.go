@@ -236,7 +236,11 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 		}
 	}
 	for {
-		t, err := s.read(ctx, &l)
+		t, err := s.o.Store.GetAsOf(ctx, l.claim.Timer, l.claim.Revision)
+		older := errors.Is(err, store.ErrBehind) // the record may be from before the claim
+		if older {
+			t, err = s.o.Store.Get(ctx, l.claim.Timer)
+		}
 		missing := errors.Is(err, schemas.ErrNotFound)
 		if err != nil && !missing {
 			return err
@@ -246,6 +250,13 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 			return err
 		}
 		if !again {
+			if older && !t.Record.State.Final() {
+				// By an earlier record the letter seems to be replayed. A write shows whether it is the newest one:
+				// then the stream has lost the claim, and the timer fires again.
+				if err := s.rewrite(ctx, t); err != nil {
+					return schemas.Errorf(schemas.CodeUnavailable, "the newest record of timer %s cannot be read at present; nothing was changed: try again (%w)", l.claim.Timer, err)
+				}
+			}
 			break
 		}
 		rec := t.Record
@@ -276,18 +287,11 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 	return s.o.Store.DeadDelete(ctx, l.raw.Sequence)
 }
 
-// claimLost is the age of a letter from which a read may be older than the letter's claim: the stream has lost its
-// newest messages. A server that no longer leads the stream learns this in less time.
-const claimLost = time.Minute
-
-// read reads the record of a letter, as of its claim or later. By an earlier record the letter would seem to be
-// replayed, and be deleted.
-func (s *Service) read(ctx context.Context, l *letter) (store.Timer, error) {
-	t, err := s.o.Store.GetAsOf(ctx, l.claim.Timer, l.claim.Revision)
-	if errors.Is(err, store.ErrBehind) && s.nowMs()-l.raw.Stored.UnixMilli() > claimLost.Milliseconds() {
-		return s.o.Store.Get(ctx, l.claim.Timer)
-	}
-	return t, err
+// rewrite writes a record as it is. Errors: store.ErrRevision if it is not the newest one; schemas.ErrUnavailable.
+func (s *Service) rewrite(ctx context.Context, t store.Timer) error {
+	t.Record.Moves = max(t.Record.Moves, 1) // the timer is not new
+	_, err := s.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
+	return err
 }
 
 // undeliverable reports whether the letter's event was never published, so that its callback was never

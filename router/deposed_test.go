@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -37,23 +38,40 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestReplayFromDeposedLeader: a dead letter is not taken for replayed because of a record from before its claim.
+// TestReplayFromDeposedLeader: a dead letter is not deleted because of a record from before its claim, by which it seems to
+// be replayed, however old it is. If that record is the newest one, the letter is.
 func TestReplayFromDeposedLeader(t *testing.T) {
 	t.Parallel()
-	var behind atomic.Int32
-	f := setupFaulty(t, &faulty{getAsOf: func(uint64) error {
-		if behind.Add(-1) >= 0 {
-			return schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind)
+	var stale atomic.Bool
+	f := setupFaulty(t, &faulty{
+		getAsOf: func(uint64) error {
+			if stale.Load() {
+				return schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind)
+			}
+			return nil
+		},
+		get: func(t store.Timer) store.Timer {
+			if stale.Load() && t.Record.State == schemas.StateFail {
+				t.Rev, t.Record.State = t.Rev-1, schemas.StatePending
+			}
+			return t
+		},
+	})
+	replay := func(id, code string, left int, want schemas.State) {
+		t.Helper()
+		got := f.request("dead.replay", fmt.Appendf(nil, `{"id":%q,"source":"/test"}`, id), &schemas.ReplayReply{})
+		if got != code || f.letters() != left || f.stored(id).State != want {
+			t.Errorf("replay of %s: %q, %d letters are left, the record is %s; want %q, %d, %s", id, got, f.letters(), f.stored(id).State, code, left, want)
 		}
-		return nil
-	}})
+	}
 	f.dead("1", 2, true)
-	behind.Store(1)
-	request := []byte(`{"id":"1","source":"/test"}`)
-	if code := f.request("dead.replay", request, nil); code != "unavailable" || f.letters() != 1 {
-		t.Errorf("a replay by an earlier record: %q, and %d letters are left", code, f.letters())
-	}
-	if code := f.request("dead.replay", request, &schemas.ReplayReply{}); code != "" || f.letters() != 0 || f.stored("1").State != schemas.StateRetrying {
-		t.Errorf("a replay by the newest record: %q, %d letters are left, the record is %s", code, f.letters(), f.stored("1").State)
-	}
+	stale.Store(true)
+	replay("1", "unavailable", 1, schemas.StateFail)
+	stale.Store(false)
+	replay("1", "", 0, schemas.StateRetrying)
+
+	f.dead("2", 2, true)
+	f.update("2", func(r *schemas.Record) { r.State, r.Queued, r.DoneMs = schemas.StatePending, true, 0 })
+	stale.Store(true) // the stream has lost the claim, and the timer is pending again
+	replay("2", "", 0, schemas.StatePending)
 }

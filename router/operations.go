@@ -50,9 +50,10 @@ type Operations struct {
 	Register func(ctx context.Context, service string) error
 	// Revision is the revision that a timer must have to be changed; 0 for any.
 	Revision uint64
-	// Confirm makes an operation that changes nothing, such as the pause of a paused timer, write the record as it
-	// is. The write shows that the record is the newest one: with replicas, a server that led the stream before
-	// may have answered the read (work-around 21, docs/internals/nats-server.md).
+	// With Confirm, an operation that changes nothing, such as the pause of a paused timer, writes the record as it
+	// is, which changes its revision. The compare-and-set shows that the record is the newest one. With replicas, a
+	// server that led the stream before may have answered the read (work-around 21,
+	// docs/internals/nats-server.md). A final record needs no such write: it stays as it is.
 	Confirm bool
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
@@ -167,8 +168,8 @@ func (o *Operations) reschedule(rec *schemas.Record, dueMs int64, by schemas.Cal
 
 // edit describes how to write a changed record.
 type edit struct {
-	// unchanged: there is nothing to write.
-	unchanged bool
+	// unchanged: there is nothing to write, except what Operations.Confirm asks for. dry: not even that.
+	unchanged, dry bool
 	// forgetAdd: remove the record's add from TIMERS_ADD before the write.
 	forgetAdd bool
 }
@@ -180,7 +181,8 @@ func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*sch
 
 // changeAt is change for an operation that depends on the revision.
 func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*schemas.Record, uint64) (edit, error)) (store.Timer, error) {
-	var sent []byte // the record of the last write
+	var sent []byte     // the record of the last write
+	confirming := false // the last write was that of confirm
 	var before store.Timer
 	for {
 		t, err := o.get(ctx, id)
@@ -190,6 +192,9 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
 			// The write was stored and its answer lost; its repetition was refused. Applied
 			// again, a trigger would fire twice.
+			if confirming {
+				return t, nil
+			}
 			return o.changed(&before, t), nil
 		}
 		if err := o.checkRevision(t.Rev); err != nil {
@@ -201,12 +206,18 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 			return t, err
 		}
 		if e.unchanged {
+			if e.dry || !o.Confirm || before.Record.State.Final() {
+				return t, nil
+			}
+			before.Record.Moves = max(before.Record.Moves, 1) // the timer is not new
+			sent, confirming = before.Record.Append(sent[:0]), true
 			t.Rev, err = o.confirm(ctx, &before)
 			if errors.Is(err, store.ErrRevision) && ctx.Err() == nil {
 				continue
 			}
 			return t, err
 		}
+		confirming = false
 		if e.forgetAdd {
 			t.Rev, err = o.forgetAdd(ctx, &before)
 		}
@@ -229,16 +240,10 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 	}
 }
 
-// confirm makes sure that a record that was read and is not to be changed is the newest one, and returns its
-// revision. Without Confirm, and for a final record, which stays as it is, there is nothing to do. Errors:
-// store.ErrRevision, schemas.ErrUnavailable.
+// confirm makes sure that a record that was read and is not to be changed is the newest one, and returns its new
+// revision. Errors: store.ErrRevision, schemas.ErrUnavailable, schemas.ErrStoreFull.
 func (o *Operations) confirm(ctx context.Context, t *store.Timer) (rev uint64, err error) {
-	if !o.Confirm || t.Record.State.Final() {
-		return t.Rev, nil
-	}
-	rec := t.Record
-	rec.Moves = max(rec.Moves, 1) // the timer is not new
-	rev, err = o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	rev, err = o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
 	if store.Permanent(err) {
 		return t.Rev, nil // the server's limit is smaller than when the record was written
 	}

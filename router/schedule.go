@@ -326,7 +326,7 @@ func (o *Operations) backfillTimes(ctx context.Context, id schemas.TimerID, q re
 		scratch := *rec
 		var err error
 		times, err = p.Backfill(&scratch, o.NowMs(), q, schemas.Caller{})
-		return edit{unchanged: true}, err
+		return edit{unchanged: true, dry: true}, err
 	})
 	return t, times, err
 }

@@ -43,15 +43,15 @@ func (rd *Reader) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 // ErrBehind comes with schemas.ErrUnavailable from Reader.GetAsOf.
 var ErrBehind = jet.ErrBehind
 
-// GetAsOf reads a record as it was written with a revision that the caller knows, or later. rev is any sequence of
-// the shard's stream that the caller knows to be stored; 0 makes GetAsOf the same as Get.
+// GetAsOf reads a record from a server that has at least sequence rev of the shard's stream. rev may be a revision of
+// the record, or any other sequence of the stream; 0 makes GetAsOf the same as Get.
 //
-// Get may answer as of an earlier time: a server that led the stream and was paused or cut off answers as its
-// leader until it learns of the next one (work-around 21, docs/internals/nats-server.md). So a caller that gives a timer up because of the answer uses GetAsOf.
+// Get may be answered by a server that does not have the newest record: a server that led the stream and was paused
+// or cut off answers as its leader until it learns of the next one (work-around 21, docs/internals/nats-server.md).
+// A caller that gives a timer up because of the answer, without a compare-and-set, uses GetAsOf.
 //
-// Errors: those of Get, where schemas.ErrNotFound says that the record existed and is gone, or that rev is not
-// a revision of it; ErrBehind if the answer was given before rev. The caller tries again. A stream that has lost
-// its newest messages gives no other answer until it has been written up to rev again.
+// Errors: those of Get; ErrBehind if no server that answered has sequence rev, or can read it. If the stream has
+// lost rev, GetAsOf returns ErrBehind until the stream reaches rev again.
 func (rd *Reader) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (Timer, error) {
 	t, err := rd.Get(ctx, id)
 	missing := errors.Is(err, schemas.ErrNotFound)
@@ -61,6 +61,8 @@ func (rd *Reader) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (
 	subject, _ := rd.shards.timerSubject(id)
 	msgs, lerr := rd.shards.lastFor(ctx, rd.shards.geo.Shard(id), []string{subject}, rev)
 	switch {
+	case errors.Is(lerr, jet.ErrMissing):
+		return Timer{}, schemas.Errorf(schemas.CodeUnavailable, "%w: %w", ErrBehind, lerr)
 	case lerr != nil:
 		return Timer{}, lerr
 	case len(msgs) > 0:
