@@ -426,8 +426,8 @@ func (c *client) pending(ctx context.Context) (int, error) {
 }
 
 // overdue logs the records of timers that should have ended, or have ended in a state of ended, to help find
-// the reason. It returns these timers.
-func (c *client) overdue(ctx context.Context, ended ...schemas.State) []schemas.TimerInfo {
+// the reason.
+func (c *client) overdue(ctx context.Context, ended ...schemas.State) {
 	timers, adds, err := c.open(ctx, ended...)
 	c.t.Logf("%d timers are not concluded, %d adds not stored (%v)", len(timers), adds, err)
 	for _, stream := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
@@ -447,7 +447,6 @@ func (c *client) overdue(ctx context.Context, ended ...schemas.State) []schemas.
 		}
 		c.t.Logf("shard %d: %s %s of %s due %s is %s since revision %d, %s; %s", shard, info.ID, info.Timer, info.Service, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time, c.feedState(ctx, info.Service))
 	}
-	return timers
 }
 
 // feedState describes the key of a service's feed, and the last event of the service.

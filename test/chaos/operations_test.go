@@ -184,24 +184,23 @@ func (c *client) replayLetters(ctx context.Context, sequences []uint64) error {
 	return nil
 }
 
-// callbackBound bounds the time from the last fault until every callback has a result, or has failed. It is several
-// times the time after which an event is redelivered (functions.DefaultAckWait), and below clusterSweepDelay: a
-// callback whose event is lost would wait for the sweeper, or longer.
-const callbackBound = 90 * time.Second
+const (
+	// callbackBound bounds the time until every callback has a result once all schedules have ended. It is several times
+	// the time after which an event is redelivered (functions.DefaultAckWait), and below clusterSweepDelay: a callback
+	// whose event is lost would wait for the sweeper, or longer.
+	callbackBound = 90 * time.Second
+	// unchangedFor is how long the record of such a timer must then stay as it is to be reported.
+	unchangedFor = 20 * time.Second
+)
 
 // replayAll replays until no dead letter is left and every timer has ended. A timer that
 // failed without a dead letter would stay failed. After callbackBound it logs the records of the timers that are
-// left, and fails the test if one of them has a callback.
+// left, and fails the test if one of them has a callback and does not change.
 func (c *client) replayAll(bound time.Duration) {
 	c.t.Helper()
-	late := time.AfterFunc(callbackBound, func() {
-		for _, info := range c.overdue(c.t.Context(), schemas.StateFail) {
-			if info.Callback != "" {
-				c.t.Errorf("%s, due %s, is %s %s after the last fault", info.ID, schemas.FormatTime(info.Due.UnixMilli()), info.State, callbackBound)
-			}
-		}
-	})
-	defer late.Stop()
+	begun := time.Now()
+	var left map[schemas.TimerID]uint64 // revisions
+	var leftAt time.Time
 	eventually(c.t, bound, "every dead letter replayed", func(ctx context.Context) (bool, error) {
 		// A round of many letters may take longer than ctx permits.
 		dead, err := c.replayOnce(c.t.Context())
@@ -212,10 +211,27 @@ func (c *client) replayAll(bound time.Duration) {
 			return false, fmt.Errorf("%d dead letters were there", dead)
 		}
 		open, adds, err := c.open(ctx, schemas.StateFail)
-		if err == nil && len(open)+adds > 0 {
-			err = fmt.Errorf("%d timers have not ended or have failed, %d adds are not stored", len(open), adds)
+		if err != nil || len(open)+adds == 0 {
+			return err == nil, err
 		}
-		return err == nil, err
+		switch {
+		case left == nil && time.Since(begun) > callbackBound:
+			c.overdue(ctx, schemas.StateFail)
+			left, leftAt = map[schemas.TimerID]uint64{}, time.Now()
+			for _, info := range open {
+				if info.Callback != "" {
+					left[info.Timer] = info.Revision
+				}
+			}
+		case len(left) > 0 && time.Since(leftAt) > unchangedFor:
+			for _, info := range open {
+				if left[info.Timer] == info.Revision {
+					c.t.Errorf("%s, due %s, is %s since revision %d, %s after all schedules have ended", info.ID, schemas.FormatTime(info.Due.UnixMilli()), info.State, info.Revision, time.Since(begun).Round(time.Second))
+				}
+			}
+			clear(left)
+		}
+		return false, fmt.Errorf("%d timers have not ended or have failed, %d adds are not stored", len(open), adds)
 	})
 }
 

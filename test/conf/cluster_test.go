@@ -54,7 +54,8 @@ func TestClusterConfig(t *testing.T) {
 	}
 	for n, s := range c.Servers {
 		orders := as(s, "orders")
-		ack, err := jetStream(t, orders).Publish(t.Context(), "timers.add", []byte("{}"))
+		// The other servers learn of the stream's subjects a moment after it is created.
+		ack, err := jetStream(t, orders).Publish(t.Context(), "timers.add", []byte("{}"), jetstream.WithRetryAttempts(40))
 		if err != nil || ack.Stream != "TIMERS_ADD" {
 			t.Errorf("server %d: orders cannot add: %+v, %v", n+1, ack, err)
 		}
