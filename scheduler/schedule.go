@@ -59,6 +59,8 @@ type recurring struct {
 	// open is true if the callback of the last run has no result. It is known if looked is
 	// true, after an ActLook.
 	looked, open bool
+	// waits is true if the schedule has waited for its calendars since its last plan.
+	waits bool
 	// result is the result of a run whose deadline has passed; nil until the leader has
 	// answered. asked is the run of the ActLook in flight, 0 for the last run.
 	result *recurrence.Result
@@ -100,6 +102,7 @@ func (k *Core) turn(e *entry) {
 	r := e.extra
 	e.keepFields()
 	if !k.followsCalendars(e) {
+		r.waits = true
 		k.retryClaim(e)
 		return
 	}
@@ -131,7 +134,9 @@ func (k *Core) turn(e *entry) {
 		rec.DueMs = min(rec.DueMs, k.now) // the schedule may be turned early; see wake
 		turn := plan.Turn(&rec, k.now, r.open, recurrence.Claim{Epoch: k.epoch, Before: max(e.rev, e.pin), Result: r.result})
 		r.turn, r.turnMs = &turn, k.now
-		e.fails = 0 // those of waiting for calendars; the next step begins at once
+		if r.waits {
+			r.waits, e.fails = false, 0 // the next step begins at once
+		}
 		r.looked, r.open, r.result = false, false, nil
 	}
 	if next := &r.turn.Record; next.Queued {
