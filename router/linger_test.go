@@ -19,12 +19,16 @@ func TestLingerer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var written []int
-		write := func(adds []*Add) {
+		var onWrite func() // called by the next write
+		l := &lingerer{permits: make(chan struct{}, 1), write: func(adds []*Add) {
 			mu.Lock()
 			defer mu.Unlock()
 			written = append(written, len(adds))
-		}
-		l := &lingerer{permits: make(chan struct{}, 1), write: write}
+			if f := onWrite; f != nil {
+				onWrite = nil
+				f()
+			}
+		}}
 		seq := uint64(0)
 		const nowMs = 1_800_000_000_000
 		pass := func(what string, n int, dueIn time.Duration, want int) {
@@ -77,12 +81,9 @@ func TestLingerer(t *testing.T) {
 			t.Error("an add that is due now is written before an earlier add of its timer")
 		}
 		whileWritten := -1
-		l.write = func(adds []*Add) {
-			if whileWritten < 0 {
-				whileWritten = again()
-			}
-			write(adds)
-		}
+		mu.Lock()
+		onWrite = func() { whileWritten = again() }
+		mu.Unlock()
 		time.Sleep(lingerFor)
 		synctest.Wait()
 		writtenLater("two adds of one timer", lingerLeast+1)
