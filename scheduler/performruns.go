@@ -90,7 +90,7 @@ func (t *Term) replaceRun(ctx context.Context, a ActCreateRun) (rev uint64, err 
 // The state is that of the record, and 0 for a run without a readable record.
 func (t *Term) look(ctx context.Context, a ActLook) (state schemas.RunState, open bool, err error) {
 	got, err := t.cfg.Store.Get(ctx, a.Run)
-	if errors.Is(err, schemas.ErrNotFound) {
+	if errors.Is(err, schemas.ErrNotFound) { // a record that is not the newest one only delays the schedule
 		got, err = t.cfg.Store.GetAsOf(ctx, a.Run, a.Seen)
 	}
 	switch {
@@ -128,29 +128,29 @@ func (t *Term) publishOverdue(a ActOverdue) {
 // endRun carries out ActEndRun.
 func (t *Term) endRun(ctx context.Context, a ActEndRun) error {
 	pause := endRunPause
-	again := func(try int) bool {
-		defer func() { pause = min(2*pause, endRunMaxPause) }()
-		return try < endRunTries && t.host.Pause(ctx, pause)
-	}
 	for try := 1; ; try++ {
-		got, err := t.cfg.Store.GetAsOf(ctx, a.ID, a.Seen)
-		if errors.Is(err, store.ErrBehind) && again(try) {
-			continue
-		}
-		if err != nil {
+		err := t.tryEndRun(ctx, a)
+		if err == nil || !isRevision(err) && !errors.Is(err, store.ErrBehind) || try == endRunTries || !t.host.Pause(ctx, pause) {
 			return err
 		}
-		w := store.Write{ID: a.ID, Rev: got.Rev, Record: &got.Record}
-		if !recurrence.EndRun(w.Record, t.cfg.Time.EarliestNs()/int64(time.Millisecond), a.By) {
-			return nil
-		}
-		if w.Record.State.Final() {
-			w.TTL = t.cfg.Core.Retention
-		}
-		if _, err = t.cfg.Store.Update(ctx, w); err == nil || !isRevision(err) || !again(try) {
-			return err
-		}
+		pause = min(2*pause, endRunMaxPause)
 	}
+}
+
+func (t *Term) tryEndRun(ctx context.Context, a ActEndRun) error {
+	got, err := t.cfg.Store.GetAsOf(ctx, a.ID, a.Seen)
+	if err != nil {
+		return err
+	}
+	w := store.Write{ID: a.ID, Rev: got.Rev, Record: &got.Record}
+	if !recurrence.EndRun(w.Record, t.cfg.Time.EarliestNs()/int64(time.Millisecond), a.By) {
+		return nil
+	}
+	if w.Record.State.Final() {
+		w.TTL = t.cfg.Core.Retention
+	}
+	_, err = t.cfg.Store.Update(ctx, w)
+	return err
 }
 
 // skipped counts and logs nominal times that a schedule has skipped.

@@ -178,7 +178,7 @@ func (k *Core) look(e *entry, run uint32) {
 	if r.lookSeen == 0 {
 		r.lookSeen = max(k.stored, e.rev)
 	}
-	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: k.backoff(max(int(e.fails), r.behind))}
+	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: k.backoff(int(e.fails))}
 	if r.behind > maxStaleRereads {
 		a.Seen = 0 // the stream has lost its newest messages
 	}
@@ -316,7 +316,9 @@ func (k *Core) onLooked(ev EvLooked) {
 		return
 	}
 	r := e.extra
-	if r.behind++; !errors.Is(ev.Err, store.ErrBehind) {
+	if errors.Is(ev.Err, store.ErrBehind) {
+		r.behind++
+	} else {
 		r.behind = 0
 	}
 	if ev.Err != nil {
