@@ -253,7 +253,7 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 			if older && !t.Record.State.Final() {
 				// By an earlier record the letter seems to be replayed. A write shows whether it is the newest one:
 				// then the stream has lost the claim, and the timer fires again.
-				if err := s.rewrite(ctx, t); err != nil {
+				if _, err := rewrite(ctx, s.o.Store, &t); err != nil {
 					return schemas.Errorf(schemas.CodeUnavailable, "the newest record of timer %s cannot be read at present; nothing was changed: try again (%w)", l.claim.Timer, err)
 				}
 			}
@@ -285,13 +285,6 @@ func (s *Service) replayOne(ctx context.Context, l letter, dueMs int64, by schem
 		}
 	}
 	return s.o.Store.DeadDelete(ctx, l.raw.Sequence)
-}
-
-// rewrite writes a record as it is. Errors: store.ErrRevision if it is not the newest one; schemas.ErrUnavailable.
-func (s *Service) rewrite(ctx context.Context, t store.Timer) error {
-	t.Record.Moves = max(t.Record.Moves, 1) // the timer is not new
-	_, err := s.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
-	return err
 }
 
 // undeliverable reports whether the letter's event was never published, so that its callback was never

@@ -101,6 +101,7 @@ func TestLingerer(t *testing.T) {
 		time.Sleep(lingerFor)
 		synctest.Wait()
 		writtenLater("many once more", lingerLeast)
+
 		pass("a part of a group", MaxBatch-10, time.Hour, 0)
 		pass("more than the rest of it", 20, time.Hour, MaxBatch)
 		pass("few after many", 1, time.Hour, 0)

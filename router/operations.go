@@ -209,9 +209,8 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 			if e.dry || !o.Confirm || before.Record.State.Final() {
 				return t, nil
 			}
-			before.Record.Moves = max(before.Record.Moves, 1) // the timer is not new
-			sent, confirming = before.Record.Append(sent[:0]), true
 			t.Rev, err = o.confirm(ctx, &before)
+			sent, confirming = before.Record.Append(sent[:0]), true
 			if errors.Is(err, store.ErrRevision) && ctx.Err() == nil {
 				continue
 			}
@@ -243,7 +242,7 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 // confirm makes sure that a record that was read and is not to be changed is the newest one, and returns its new
 // revision. Errors: store.ErrRevision, schemas.ErrUnavailable, schemas.ErrStoreFull.
 func (o *Operations) confirm(ctx context.Context, t *store.Timer) (rev uint64, err error) {
-	rev, err = o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
+	rev, err = rewrite(ctx, o.Records, t)
 	if store.Permanent(err) {
 		return t.Rev, nil // the server's limit is smaller than when the record was written
 	}
@@ -308,15 +307,20 @@ func (o *Operations) forgetAdd(ctx context.Context, t *store.Timer) (rev uint64,
 // the timer. Writing the record after its entry brings it to the owner's tail. It returns
 // store.ErrRevision if the record has changed since it was read.
 func repair(ctx context.Context, records Records, geo schemas.Geometry, nowMs func() int64, t store.Timer) (rev uint64, err error) {
-	rec := t.Record
-	if !rec.Queued {
+	if !t.Record.Queued {
 		// The wheel is done with this timer; the entry is for the sweeper.
 		if err := records.PutIndex(ctx, t.ID, geo.Tick(nowMs())); err != nil {
 			return 0, err
 		}
 	}
-	rec.Moves = max(rec.Moves, 1) // the timer is not new
-	return records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	return rewrite(ctx, records, &t)
+}
+
+// rewrite writes a record as it is, and returns its new revision. It marks the timer as moved, because it is not
+// new. Errors: store.ErrRevision if the record is not the newest one, and those of the write.
+func rewrite(ctx context.Context, records Records, t *store.Timer) (rev uint64, err error) {
+	t.Record.Moves = max(t.Record.Moves, 1)
+	return records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
 }
 
 // due returns the due time of a request, in Unix milliseconds.

@@ -33,6 +33,8 @@ type Letters interface {
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	DeadDelete(ctx context.Context, seq uint64) error
+	// GetAsOf reads the record of a letter.
+	GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 }
 

@@ -152,11 +152,6 @@ func (r records) Get(ctx context.Context, id schemas.TimerID) (store.Timer, erro
 	return r.n.client.Get(ctx, id)
 }
 
-// GetAsOf implements router.Records.
-func (r records) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
-	return r.n.client.GetAsOf(ctx, id, rev)
-}
-
 // PutIndex implements router.Records.
 func (r records) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
 	return r.n.client.PutIndex(ctx, id, tick)
