@@ -61,10 +61,21 @@ func TestLostAnswersOfTheStore(t *testing.T) {
 	r.settled("s")
 }
 
-// deposed is the real store, which answers some calls as a server that led the stream before the record was claimed.
+// deposed is the real store, some of whose calls a server answers that led the stream before the record was claimed.
 type deposed struct {
 	*store.Store
-	refuses, behind atomic.Int32 // number of calls of Update and of GetAsOf to answer so
+	earlier bool         // Get returns the record from before the claim
+	refuses atomic.Int32 // number of calls of Update to refuse
+	gets    atomic.Int32 // calls of Get
+
+	mu   sync.Mutex
+	next []error // the first answers to GetAsOf
+}
+
+func (d *deposed) answers(next []error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next = next
 }
 
 func (d *deposed) Update(ctx context.Context, w store.Write) (uint64, error) {
@@ -75,19 +86,30 @@ func (d *deposed) Update(ctx context.Context, w store.Write) (uint64, error) {
 }
 
 func (d *deposed) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	d.gets.Add(1)
 	t, err := d.Store.Get(ctx, id)
-	t.Rev, t.Record.State = t.Rev-1, schemas.StatePending
+	if d.earlier {
+		t.Rev, t.Record.State = t.Rev-1, schemas.StatePending
+	}
 	return t, err
 }
 
 func (d *deposed) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
-	switch {
-	case rev == 0:
+	if rev == 0 {
 		return d.Get(ctx, id)
-	case d.behind.Add(-1) >= 0:
-		return store.Timer{}, schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.next) > 0 {
+		err := d.next[0]
+		d.next = d.next[1:]
+		return store.Timer{}, err
 	}
 	return d.Store.GetAsOf(ctx, id, rev)
+}
+
+func behind(n int) []error {
+	return slices.Repeat([]error{schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind)}, n)
 }
 
 // TestDeposedLeader: a server that led the stream before, and answers as of then, neither makes an event be
@@ -95,16 +117,16 @@ func (d *deposed) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (
 func TestDeposedLeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	d := &deposed{Store: r.store}
+	d := &deposed{Store: r.store, earlier: true}
 	c := httpCallee(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n%2 == 1 {
 			w.WriteHeader(500)
 		}
 	})
 	r.start(func(o *Options) { o.Store = d })
-	for _, n := range [][2]int32{{1, 0}, {2, 1}, {1, 2}} {
-		d.refuses.Store(n[0])
-		d.behind.Store(n[1])
+	for _, n := range [][2]int{{1, 0}, {2, 1}, {1, 2}} {
+		d.refuses.Store(int32(n[0]))
+		d.answers(behind(n[1]))
 		before := c.count()
 		rec := r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
 		if rec.Attempt != 2 || c.count()-before != 2 {
@@ -119,66 +141,25 @@ func TestDeposedLeader(t *testing.T) {
 func TestClaimIsLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	d := &unsteady{Store: r.store}
+	d := &deposed{Store: r.store}
 	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
 	const lost = 300 * time.Millisecond
 	r.start(func(o *Options) { o.Store, o.claimLost = d, lost })
 
-	d.refused.Store(true)
-	d.answers(append(slices.Repeat([]error{schemas.ErrUnavailable}, 4), behind())) // the four take more than claimLost
+	d.refuses.Store(1)
+	d.answers(append(slices.Repeat([]error{schemas.ErrUnavailable}, 4), behind(1)...)) // the four take more than claimLost
 	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
 	if n := d.gets.Load(); n != 0 {
 		t.Errorf("%d reads of any age after the store did not answer", n)
 	}
 
-	d.refused.Store(true)
-	d.answers(slices.Repeat([]error{behind()}, 100))
+	d.refuses.Store(1)
+	d.answers(behind(100))
 	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
 	if n := d.gets.Load(); n == 0 {
 		t.Error("no read of any age, although the claim is lost")
 	}
 	r.settled("s")
-}
-
-func behind() error { return schemas.Errorf(schemas.CodeUnavailable, "%w", store.ErrBehind) }
-
-// unsteady is the real store, whose GetAsOf gives other answers first. If refused is set, it refuses the next Update.
-type unsteady struct {
-	*store.Store
-	refused atomic.Bool
-	gets    atomic.Int32 // calls of Get
-
-	mu   sync.Mutex
-	next []error
-}
-
-func (u *unsteady) answers(next []error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.next = next
-}
-
-func (u *unsteady) Update(ctx context.Context, w store.Write) (uint64, error) {
-	if u.refused.Swap(false) {
-		return 0, store.ErrRevision
-	}
-	return u.Store.Update(ctx, w)
-}
-
-func (u *unsteady) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
-	u.gets.Add(1)
-	return u.Store.Get(ctx, id)
-}
-
-func (u *unsteady) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if len(u.next) > 0 {
-		err := u.next[0]
-		u.next = u.next[1:]
-		return store.Timer{}, err
-	}
-	return u.Store.GetAsOf(ctx, id, rev)
 }
 
 // held is a store whose Update blocks until the test releases it.
