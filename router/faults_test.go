@@ -41,6 +41,11 @@ type faulty struct {
 	// the answer.
 	get     func(store.Timer) store.Timer
 	getAsOf func(rev uint64) error
+	// missing is called before each Get; if it returns true, there is no record.
+	missing func() bool
+	// newest counts the calls of GetNewest; getNewest, unless nil, is the error of each.
+	newest    atomic.Int64
+	getNewest error
 	// replicated is the answer to Replicated.
 	replicated bool
 }
@@ -48,6 +53,9 @@ type faulty struct {
 func (f *faulty) Replicated() bool { return f.replicated }
 
 func (f *faulty) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	if f.missing != nil && f.missing() {
+		return store.Timer{}, schemas.ErrNotFound
+	}
 	t, err := f.Store.Get(ctx, id)
 	if err == nil && f.get != nil {
 		t = f.get(t)
@@ -62,6 +70,14 @@ func (f *faulty) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (s
 		}
 	}
 	return f.Store.GetAsOf(ctx, id, rev)
+}
+
+func (f *faulty) GetNewest(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	f.newest.Add(1)
+	if f.getNewest != nil {
+		return store.Timer{}, f.getNewest
+	}
+	return f.Store.GetNewest(ctx, id)
 }
 
 func (f *faulty) PeekAsync(id schemas.TimerID, done func(store.Peek)) {

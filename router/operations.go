@@ -50,10 +50,10 @@ type Operations struct {
 	Register func(ctx context.Context, service string) error
 	// Revision is the revision that a timer must have to be changed; 0 for any.
 	Revision uint64
-	// With Confirm, an operation that changes nothing, such as the pause of a paused timer, writes the record as it
-	// is, which changes its revision. The compare-and-set shows that the record is the newest one. With replicas, a
-	// server that led the stream before may have answered the read (work-around 21,
-	// docs/internals/nats-server.md). A final record needs no such write: it stays as it is.
+	// With Confirm, an operation that finds no record, that the record refuses (already_fired, already_done, conflict), or
+	// that would change nothing, reads the record again with GetNewest. With replicas, a server that led the stream
+	// before may have answered the first read (work-around 21, docs/internals/nats-server.md). An operation that writes
+	// does not read again: its compare-and-set fails if the record was not the newest.
 	Confirm bool
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
@@ -99,7 +99,9 @@ func atRef[T any](ctx context.Context, o *Operations, ref schemas.TimerRef, f fu
 // withoutRecord returns the one-shot timer whose run has no record of its own, or the reason
 // why a run has none.
 func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (store.Timer, error) {
-	t, err := o.get(ctx, run.Timer)
+	parent := reading{Operations: o, id: run.Timer}
+	parent.confirm() // by an earlier record the run may not have begun
+	t, err := parent.get(ctx)
 	switch r := &t.Record; {
 	case err != nil || r.Schedule == nil && max(r.Run, 1) == run.Run:
 		return t, err
@@ -114,14 +116,56 @@ func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (stor
 }
 
 func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
-	t, err := o.Records.Get(ctx, id)
-	if err == nil && !o.Scope.Sees(t.Record.Service) {
-		t, err = store.Timer{ID: id}, schemas.ErrNotFound
+	return (&reading{Operations: o, id: id}).get(ctx)
+}
+
+// reading reads the record of a timer for one operation.
+type reading struct {
+	*Operations
+	id schemas.TimerID
+	// newest: read the record by Records.GetNewest.
+	newest bool
+}
+
+// get reads the record. With Confirm it reads a missing one again, by GetNewest.
+func (r *reading) get(ctx context.Context) (store.Timer, error) {
+	t, err := r.read(ctx)
+	if errors.Is(err, schemas.ErrNotFound) && r.confirm() {
+		t, err = r.read(ctx)
+	}
+	if err == nil && !r.Scope.Sees(t.Record.Service) {
+		t, err = store.Timer{ID: r.id}, schemas.ErrNotFound
 	}
 	if errors.Is(err, schemas.ErrNotFound) {
-		return t, schemas.Errorf(schemas.CodeNotFound, "no timer %s: it was never added, is still on its way from timers.add, or its record has expired (after %s)", id, o.Retention)
+		return t, schemas.Errorf(schemas.CodeNotFound, "no timer %s: it was never added, is still on its way from timers.add, or its record has expired (after %s)", r.id, r.Retention)
 	}
 	return t, err
+}
+
+func (r *reading) read(ctx context.Context) (store.Timer, error) {
+	if r.newest {
+		return r.Records.GetNewest(ctx, r.id)
+	}
+	return r.Records.Get(ctx, r.id)
+}
+
+// confirm makes all further reads those of the newest record, and reports whether the earlier ones may have been older.
+func (r *reading) confirm() bool {
+	again := r.Confirm && !r.newest
+	r.newest = r.newest || again
+	return again
+}
+
+// mayBePast reports whether a newer record could change the result of an operation.
+func mayBePast(err error, e edit, read *schemas.Record) bool {
+	if s := read.State; s == schemas.StateSuccess || s == schemas.StateCancelled {
+		return errors.Is(err, ErrOtherRevision) // success and cancelled are final
+	}
+	switch schemas.CodeOf(err) {
+	case schemas.CodeAlreadyFired, schemas.CodeAlreadyDone, schemas.CodeConflict:
+		return true
+	}
+	return err == nil && e.unchanged && !e.dry
 }
 
 // Cancel cancels a timer that is pending, paused, or queued for a retry. Cancelling a
@@ -168,7 +212,7 @@ func (o *Operations) reschedule(rec *schemas.Record, dueMs int64, by schemas.Cal
 
 // edit describes how to write a changed record.
 type edit struct {
-	// unchanged: there is nothing to write, except what Operations.Confirm asks for. dry: not even that.
+	// unchanged: there is nothing to write. dry: nothing was to be written, whatever the record.
 	unchanged, dry bool
 	// forgetAdd: remove the record's add from TIMERS_ADD before the write.
 	forgetAdd bool
@@ -181,42 +225,30 @@ func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*sch
 
 // changeAt is change for an operation that depends on the revision.
 func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*schemas.Record, uint64) (edit, error)) (store.Timer, error) {
-	var sent []byte     // the record of the last write
-	confirming := false // the last write was that of confirm
+	var sent []byte // the record of the last write
 	var before store.Timer
+	r := reading{Operations: o, id: id}
 	for {
-		t, err := o.get(ctx, id)
+		t, err := r.get(ctx)
 		if err != nil {
 			return t, err
 		}
 		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
 			// The write was stored and its answer lost; its repetition was refused. Applied
 			// again, a trigger would fire twice.
-			if confirming {
-				return t, nil
-			}
 			return o.changed(&before, t), nil
 		}
-		if err := o.checkRevision(t.Rev); err != nil {
-			return t, err
-		}
 		before = t
-		e, err := f(&t.Record, t.Rev)
-		if err != nil {
+		var e edit
+		if err = o.checkRevision(t.Rev); err == nil {
+			e, err = f(&t.Record, t.Rev)
+		}
+		if mayBePast(err, e, &before.Record) && r.confirm() {
+			continue
+		}
+		if err != nil || e.unchanged {
 			return t, err
 		}
-		if e.unchanged {
-			if e.dry || !o.Confirm || before.Record.State.Final() {
-				return t, nil
-			}
-			t.Rev, err = o.confirm(ctx, &before)
-			sent, confirming = before.Record.Append(sent[:0]), true
-			if errors.Is(err, store.ErrRevision) && ctx.Err() == nil {
-				continue
-			}
-			return t, err
-		}
-		confirming = false
 		if e.forgetAdd {
 			t.Rev, err = o.forgetAdd(ctx, &before)
 		}
@@ -236,17 +268,9 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		case ctx.Err() != nil:
 			return t, context.Cause(ctx)
 		}
+		// A server that led the stream before may have refused the write, and the leader may have stored it.
+		r.confirm()
 	}
-}
-
-// confirm makes sure that a record that was read and is not to be changed is the newest one, and returns its new
-// revision. Errors: store.ErrRevision, schemas.ErrUnavailable, schemas.ErrStoreFull.
-func (o *Operations) confirm(ctx context.Context, t *store.Timer) (rev uint64, err error) {
-	rev, err = rewrite(ctx, o.Records, t)
-	if store.Permanent(err) {
-		return t.Rev, nil // the server's limit is smaller than when the record was written
-	}
-	return rev, err
 }
 
 // ErrOtherRevision is the cause of a conflict with the revision that a request names.

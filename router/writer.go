@@ -16,6 +16,7 @@ import (
 type Records interface {
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	GetNewest(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 	Update(ctx context.Context, w store.Write) (uint64, error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 }

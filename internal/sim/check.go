@@ -41,6 +41,8 @@ const (
 	PropOwner = "one owner"
 	// PropCancel: a timer whose cancel was acknowledged before it fired never fires.
 	PropCancel = "a cancel that was acknowledged never fires"
+	// PropRefused: an operation on a timer is refused only if a record of the time of the operation refuses it.
+	PropRefused = "refused by the newest record"
 	// PropMark: no record due before the low watermark waits to fire, except records that the
 	// tail has not read yet.
 	PropMark = "the clock is a low watermark"
@@ -386,6 +388,29 @@ func letterEvent(msgID string) string {
 func (c *checker) cancelled(l *life) {
 	if len(l.fired) > 0 {
 		c.fail(PropCancel, "%s: published at %s, and then a cancel said that it had not fired", l, c.w.rel(l.fired[0].real))
+	}
+}
+
+// operates checks the refusal of an operation on a timer: the record must refuse it, unless it has changed in
+// the time of the operation. apply applies the operation to a copy of the record. The operation calls done with its error.
+func (c *checker) operates(operation string, id schemas.TimerID, apply func(*schemas.Record) error) (done func(error)) {
+	before, berr := c.w.server.Record(id)
+	return func(err error) {
+		code := schemas.CodeOf(err)
+		if code != schemas.CodeNotFound && code != schemas.CodeAlreadyFired && code != schemas.CodeAlreadyDone {
+			return
+		}
+		now, nerr := c.w.server.Record(id)
+		if berr != nil || nerr != nil || before.Rev != now.Rev {
+			return
+		}
+		rec := now.Record
+		if code == schemas.CodeNotFound && rec.State.Final() {
+			return // it may have expired, before the leader's clock was set back
+		}
+		if code == schemas.CodeNotFound || apply(&rec) == nil {
+			c.fail(PropRefused, "the %s of %s was refused (%v), although its record at revision %d is %s", operation, id, err, now.Rev, now.Record.State)
+		}
 	}
 }
 

@@ -162,7 +162,7 @@ var scheduleMutants = []mutant{
 	{"older zone data repeats a local time that newer data has planned", "internal/recurrence/zones.go", "p.calendar.NextKey(s.NextMs, s.NextKey+1)", "p.calendar.NextKey(s.NextMs, s.NextKey-60_000)", 60, ""},
 
 	{"a run is taken for concluded by an answer from before its claim", "scheduler/schedule.go", "Result: result, Seen: r.lookSeen,", "Result: result,", 1200, ""},
-	{"an operation that changes nothing is answered by an earlier record", "router/operations.go", "if e.dry || !o.Confirm || ", "if true || ", 400, ""},
+	{"an operation is refused by an earlier record", "router/operations.go", "again := r.Confirm && !r.newest", "again := false", 400, ""},
 
 	// Faults that this simulation has found.
 	{"an update drops the excluded dates that have passed", "internal/recurrence/operations.go", "\t\tp.passAll(s, nowMs)\n", "", 1200, ""},

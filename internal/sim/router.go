@@ -152,6 +152,11 @@ func (r records) Get(ctx context.Context, id schemas.TimerID) (store.Timer, erro
 	return r.n.client.Get(ctx, id)
 }
 
+// GetNewest implements router.Records.
+func (r records) GetNewest(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	return r.n.client.GetNewest(ctx, id)
+}
+
 // PutIndex implements router.Records.
 func (r records) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
 	return r.n.client.PutIndex(ctx, id, tick)
@@ -181,6 +186,16 @@ func (n *node) overwrite(w store.Write) error {
 // by a read that may be stale, or on the slow path. Unlike the store, it uses the created record
 // also after the timer is due or was changed, so that more of them are old.
 func (n *node) cancelTimer(id schemas.TimerID, by schemas.Caller) (schemas.Record, error) {
+	done := n.w.check.operates("cancel", id, func(r *schemas.Record) error {
+		_, err := r.Cancel(n.nowMs(), by)
+		return err
+	})
+	rec, err := n.cancelStale(id, by)
+	done(err)
+	return rec, err
+}
+
+func (n *node) cancelStale(id schemas.TimerID, by schemas.Caller) (schemas.Record, error) {
 	var got []store.Timer
 	t, cached := n.created[id]
 	var err error
@@ -206,6 +221,8 @@ func (n *node) cancelTimer(id schemas.TimerID, by schemas.Caller) (schemas.Recor
 }
 
 func (n *node) reschedule(id schemas.TimerID, dueMs int64) (schemas.Record, error) {
+	done := n.w.check.operates("reschedule", id, func(r *schemas.Record) error { return r.Reschedule(dueMs, n.nowMs(), schemas.Caller{}) })
 	t, err := n.ops.Reschedule(within(apiTimeout), id, dueMs, schemas.Caller{})
+	done(err)
 	return t.Record, err
 }

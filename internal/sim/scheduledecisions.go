@@ -219,14 +219,15 @@ func kindOf(t schemas.Trigger) schemas.DecisionKind {
 	return schemas.DecisionFired
 }
 
-// resumed reports whether a turn on a record decides nominal times of a pause.
-func resumed(r *schemas.Record) bool {
-	return r.Schedule.CatchUp != nil && r.Schedule.NextDueMs <= r.Schedule.PausedUntilMs
+// resumed reports whether a turn on a record decides a time, due at dueMs, as one of a pause that has ended. The turn
+// may decide later times, too, for example if all times of the pause are excluded.
+func resumed(r *schemas.Record, dueMs int64) bool {
+	return r.Schedule.CatchUp != nil && max(r.Schedule.NextDueMs, dueMs) <= r.Schedule.PausedUntilMs
 }
 
-// misfire is the policy that a turn on a record follows.
-func misfire(r *schemas.Record) schemas.Misfire {
-	if resumed(r) {
+// misfire is the policy that a turn on a record follows for a time that is due at dueMs.
+func misfire(r *schemas.Record, dueMs int64) schemas.Misfire {
+	if resumed(r, dueMs) {
 		return *r.Schedule.CatchUp
 	}
 	return r.Schedule.Misfire
@@ -241,14 +242,14 @@ func (c *checker) ranIn(s *schedule, old *schemas.Record, ran *run) {
 		return
 	}
 	claimedMs, until := ran.claimedMs, ran.claimedMs
-	if resumed(old) {
+	if resumed(old, ran.dueMs) {
 		until = min(until, old.Schedule.PausedUntilMs)
 	}
 	missed := c.laterDue(s, ran.nominalMs, until, true)
-	switch policy := misfire(old); {
+	switch policy := misfire(old, ran.dueMs); {
 	case missed && policy == schemas.MisfireSkip, missed && policy == schemas.MisfireOne:
 		c.fail(PropReasons, "%s: run %d of %s was claimed at %s, and a later one was due", s, ran.number, c.w.ms(ran.nominalMs), c.w.ms(claimedMs))
-	case !resumed(old) && s.rule(old).GraceMs > 0 && claimedMs-ran.dueMs > s.rule(old).GraceMs:
+	case !resumed(old, ran.dueMs) && s.rule(old).GraceMs > 0 && claimedMs-ran.dueMs > s.rule(old).GraceMs:
 		c.fail(PropReasons, "%s: run %d, due %s, was claimed at %s, later than the grace", s, ran.number, c.w.ms(ran.dueMs), c.w.ms(claimedMs))
 	}
 }
@@ -305,9 +306,9 @@ func (c *checker) reason(s *schedule, old, r *schemas.Record, d schemas.Decision
 	if old.State == schemas.StatePaused && kind == 0 && d.Kind != schemas.DecisionTriggerOverlap {
 		wrong("the schedule was paused")
 	}
-	last := int64(0)
+	last, firstDue := int64(0), int64(0)
 	if len(times) > 0 {
-		last = times[len(times)-1]
+		last, firstDue = times[len(times)-1], s.cal.DueMs(times[0])
 	}
 	laterDue := c.laterDue(s, last, d.AtMs, false)
 	waits := r.Schedule.Waiting
@@ -323,13 +324,13 @@ func (c *checker) reason(s *schedule, old, r *schemas.Record, d schemas.Decision
 			wrong("no later run waits")
 		}
 	case schemas.DecisionCoalesced:
-		if ran == nil || ran.number != d.Run || ran.nominalMs <= last || !laterDue || misfire(old) != schemas.MisfireOne {
-			wrong("run %d did not fire for it, or timermisfire is %d", d.Run, misfire(old))
+		if ran == nil || ran.number != d.Run || ran.nominalMs <= last || !laterDue || misfire(old, firstDue) != schemas.MisfireOne {
+			wrong("run %d did not fire for it, or timermisfire is %d", d.Run, misfire(old, firstDue))
 		}
 	case schemas.DecisionMisfire:
 		lone := len(times) < 2 || d.AtMs-s.cal.DueMs(last) <= misfireLate.Milliseconds()
-		if misfire(old) != schemas.MisfireSkip || !laterDue && lone {
-			wrong("timermisfire is %d, and no later one was due", misfire(old))
+		if misfire(old, firstDue) != schemas.MisfireSkip || !laterDue && lone {
+			wrong("timermisfire is %d, and no later one was due", misfire(old, firstDue))
 		}
 	case schemas.DecisionGrace:
 		waited := old.Schedule.Waiting != nil && old.Schedule.Waiting.NominalMs == last
@@ -337,14 +338,14 @@ func (c *checker) reason(s *schedule, old, r *schemas.Record, d schemas.Decision
 		if waited {
 			dueMs = s.waitingDueMs // an update may have changed the jitter since
 		}
-		paused := resumed(old) && !waited && dueMs <= s.resumedMs // such times are skipped as paused
+		paused := resumed(old, dueMs) && !waited && dueMs <= s.resumedMs // such times are skipped as paused
 		if rule.GraceMs == 0 || paused || d.AtMs-dueMs <= rule.GraceMs {
 			wrong("it was due %s, the grace is %d ms", c.w.ms(dueMs), rule.GraceMs)
 		}
 	case schemas.DecisionPaused:
 		// After a resume: what was due until then. At the resume: the run that waited.
 		waited := kind == schemas.OperationResume && old.Schedule.Waiting != nil && old.Schedule.Waiting.NominalMs == last
-		if !waited && (!resumed(old) || misfire(old) != schemas.MisfireSkip || s.cal.DueMs(last) > s.resumedMs) {
+		if !waited && (misfire(old, firstDue) != schemas.MisfireSkip || !resumed(old, firstDue) || s.cal.DueMs(last) > s.resumedMs) {
 			wrong("it was paused until %s", c.w.ms(s.resumedMs))
 		}
 	case schemas.DecisionUpdated:

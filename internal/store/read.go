@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -22,12 +23,14 @@ type Reader struct {
 	clocks *Clocks
 	dec    *decoder
 	log    zerolog.Logger
+	// barriers are those of GetNewest.
+	barriers *barriers
 	// listTime is the constant, except in tests.
 	listTime time.Duration
 }
 
 func newReader(c *jet.Client, shards *Shards, clocks *Clocks, dec *decoder, log zerolog.Logger) *Reader {
-	return &Reader{jet: c, shards: shards, clocks: clocks, dec: dec, log: log, listTime: listTime}
+	return &Reader{jet: c, shards: shards, clocks: clocks, dec: dec, log: log, barriers: newBarriers(c, shards), listTime: listTime}
 }
 
 // Get reads a record from its shard's leader.
@@ -58,19 +61,47 @@ func (rd *Reader) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (
 	if rev == 0 || err == nil && t.Rev >= rev || err != nil && !missing {
 		return t, err
 	}
+	return rd.direct(ctx, id, rev)
+}
+
+// direct reads a record by direct get, from a server that has a sequence.
+func (rd *Reader) direct(ctx context.Context, id schemas.TimerID, seq uint64) (Timer, error) {
 	subject, _ := rd.shards.timerSubject(id)
-	msgs, lerr := rd.shards.lastFor(ctx, rd.shards.geo.Shard(id), []string{subject}, rev)
+	msgs, err := rd.shards.lastFor(ctx, rd.shards.geo.Shard(id), []string{subject}, seq)
 	switch {
-	case errors.Is(lerr, jet.ErrMissing):
-		return Timer{}, schemas.Errorf(schemas.CodeUnavailable, "%w: %w", ErrBehind, lerr)
-	case lerr != nil:
-		return Timer{}, lerr
+	case errors.Is(err, jet.ErrMissing):
+		return Timer{}, schemas.Errorf(schemas.CodeUnavailable, "%w: %v", ErrBehind, err)
+	case err != nil:
+		return Timer{}, err
 	case len(msgs) > 0:
 		return rd.decode(msgs[0])
-	case missing:
+	}
+	return Timer{}, schemas.Errorf(schemas.CodeNotFound, "timer %s has no record", id)
+}
+
+// behindPause is the pause of GetNewest after an answer of a server that is behind.
+const behindPause = 5 * time.Millisecond
+
+// GetNewest reads a record that is as new as the call. It first stores a message, which only the present leader of the
+// shard can do (see barriers), and then reads by direct get as of that message. A caller that refuses an operation because of
+// a record, and knows no sequence for GetAsOf, uses GetNewest.
+//
+// If the shard is full, GetNewest is Get, because nothing can be stored. Errors: those of Get; ErrUnavailable also while the
+// shard has no leader.
+func (rd *Reader) GetNewest(ctx context.Context, id schemas.TimerID) (Timer, error) {
+	seq, err := rd.barriers.sequence(ctx, rd.shards.geo.Shard(id))
+	switch {
+	case errors.Is(err, schemas.ErrStoreFull):
+		return rd.Get(ctx, id)
+	case err != nil:
 		return Timer{}, err
 	}
-	return Timer{}, schemas.Errorf(schemas.CodeNotFound, "timer %s has no record any more", id)
+	for {
+		t, err := rd.direct(ctx, id, seq)
+		if !errors.Is(err, ErrBehind) || !pause.For(ctx, behindPause) {
+			return t, err
+		}
+	}
 }
 
 func (rd *Reader) decode(m *jet.Msg) (Timer, error) {

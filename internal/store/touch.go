@@ -20,7 +20,7 @@ import (
 // consumer does not read is a gap, and ends that for the rest of the block. Adds make gaps, because the
 // tail does not read index entries. Cancels make none. So the cancel of an old timer is followed by a touch: a message
 // without content on a key of its own. So is a write that pauses or moves an old timer. Schedules have no touches. Nothing reads touches, nobody
-// waits for one, and the bucket's history limits their number.
+// waits for one, and the bucket's history limits their number. Barriers (barrier.go) store the same messages.
 //
 // Claims also roll up, and have no touches: for claims of timers that were 20 s old the server read a block once in
 // five seconds. Where writes are committed in batches (profile safe, one replica) no block was read, and a touch would

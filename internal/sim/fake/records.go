@@ -198,6 +198,38 @@ func (c *Client) GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (t
 	return t, nil
 }
 
+// GetNewest reads a record that is as new as the call; see store.Reader. A server that led the stream before does not
+// answer the first request, because it cannot store anything.
+func (c *Client) GetNewest(ctx context.Context, id schemas.TimerID) (t store.Timer, err error) {
+	var seq uint64
+	err = c.t.Do(ctx, Request{Stream: c.shardOf(id), Steps: []func(uint64) error{func(uint64) (err error) {
+		seq, err = c.s.shards[c.s.cfg.Geometry.Shard(id)].put(&message{key: key{subject: "touch"}}, nil, 0)
+		return err
+	}}})
+	if err != nil {
+		return store.Timer{}, err
+	}
+	for range maxBehind {
+		err = c.direct(ctx, c.shardOf(id), func(upTo uint64) (err error) {
+			if upTo < seq {
+				return errBehind
+			}
+			t, err = c.view(id, upTo)
+			return err
+		})
+		if !errors.Is(err, store.ErrBehind) {
+			break
+		}
+	}
+	if err != nil {
+		return store.Timer{}, err
+	}
+	return t, nil
+}
+
+// maxBehind bounds the tries of GetNewest while the replicas that answer are behind.
+const maxBehind = 20
+
 // GetMany reads records by direct get, so they may be stale. The simulation uses it for the
 // fast path of a cancel.
 func (c *Client) GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Timer, error) {

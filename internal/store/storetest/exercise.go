@@ -23,6 +23,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 	for name, f := range map[string]func(*testing.T, Store){
 		"CreateTwice":     createTwice,
 		"GetAsOf":         getAsOf,
+		"GetNewest":       getNewest,
 		"CompareAndSet":   compareAndSet,
 		"Race":            race,
 		"UpdateAsync":     updateAsync,
@@ -145,6 +146,34 @@ func getAsOf(t *testing.T, s Store) {
 			t.Errorf("timer %s as of %d: %v; want ErrUnavailable", c.id, c.rev, err)
 		}
 	}
+}
+
+// getNewest: GetNewest sees every write that was acknowledged before the call, also if many calls read at the same time.
+func getNewest(t *testing.T, s Store) {
+	g := s.Geometry()
+	absent := IDOf(g, 0, 100)
+	var wg sync.WaitGroup
+	for n := range 20 {
+		wg.Go(func() {
+			id := IDOf(g, 0, n)
+			r := Pending(NowMs(t, s) + 5000)
+			res := s.Create(t.Context(), []store.Write{{ID: id, Record: r}})[0]
+			for range 3 {
+				if res.Err != nil {
+					t.Errorf("write of timer %s: %v", id, res.Err)
+					return
+				}
+				if got, err := s.GetNewest(t.Context(), id); err != nil || got.Rev != res.Rev {
+					t.Errorf("timer %s: revision %d, %v; want %d", id, got.Rev, err, res.Rev)
+				}
+				if _, err := s.GetNewest(t.Context(), absent); !errors.Is(err, schemas.ErrNotFound) {
+					t.Errorf("an absent timer: %v", err)
+				}
+				res.Rev, res.Err = s.Update(t.Context(), store.Write{ID: id, Rev: res.Rev, Record: r})
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func compareAndSet(t *testing.T, s Store) {

@@ -19,6 +19,7 @@ type Store interface {
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 	GetAsOf(ctx context.Context, id schemas.TimerID, rev uint64) (store.Timer, error)
+	GetNewest(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 	Update(ctx context.Context, w store.Write) (uint64, error)
 	UpdateAsync(w store.Write, done func(store.Result))
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
