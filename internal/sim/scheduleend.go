@@ -22,7 +22,8 @@ func (c *checker) scheduleLeft(s *schedule) string {
 		return ""
 	case err != nil && !s.final:
 		return "has lost its record"
-	case err == nil && t.Record.Queued && t.Record.DueMs <= now && !s.half:
+	case err == nil && t.Record.Queued && now-t.Record.DueMs >= onTimeBound.Milliseconds() && !s.half:
+		// A schedule whose add was not acknowledged is not ended, and may be due at any moment.
 		return "waits, due " + c.w.ms(t.Record.DueMs)
 	case err == nil && t.Record.State == schemas.StateDelivered:
 		return "has not ended"
