@@ -119,3 +119,27 @@ func TestGetAsOfMissing(t *testing.T) {
 		t.Errorf("the error is %v; want ErrBehind and ErrUnavailable", err)
 	}
 }
+
+// TestGetNewestFull: in a stream that takes no message, GetNewest is Get.
+func TestGetNewestFull(t *testing.T) {
+	t.Parallel()
+	s := oneShard(t)
+	rev := createTimer(t, s, "s", "1")
+	js := s.jet.JetStream()
+	stream, err := js.Stream(t.Context(), s.subjects[0].stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxBytes = int64(stream.CachedInfo().State.Bytes)
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.barriers.sequence(t.Context(), 0); !errors.Is(err, schemas.ErrStoreFull) {
+		t.Fatalf("a barrier in a full stream: %v; want ErrStoreFull", err)
+	}
+	id := schemas.NewTimerID("/s", "1")
+	if got, err := s.GetNewest(t.Context(), id); err != nil || got.Rev != rev {
+		t.Errorf("in a full stream: revision %d, %v; want %d", got.Rev, err, rev)
+	}
+}
