@@ -134,6 +134,10 @@ func (f *fixture) startWith(o router.Options, inboxes ...string) *node {
 	if err := n.nats.Start(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}
+	// As the program does: a request on another connection finds the subscriptions.
+	if err := f.nc.FlushTimeout(bound); err != nil {
+		f.t.Fatal(err)
+	}
 	f.t.Cleanup(func() {
 		if err := n.Stop(context.Background()); err != nil {
 			f.t.Error(err)

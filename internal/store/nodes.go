@@ -38,9 +38,12 @@ type Nodes struct {
 	stamp atomic.Pointer[Stamp]
 	// firstBeat is the revision of the first presence that this process wrote; 0 before it.
 	firstBeat atomic.Uint64
-	// lastBeat is the revision of the last heartbeat, and left is true after Leave. Only the
-	// goroutine whose element is in beating reads and writes them.
-	lastBeat uint64
+	// lastBeat is the revision of the last heartbeat whose acknowledgement has arrived.
+	lastBeat atomic.Uint64
+	// answered is closed when the last heartbeat was acknowledged or has failed; nil before the
+	// first one. left is true after Leave. Only the goroutine whose element is in beating reads
+	// and writes them.
+	answered chan struct{}
 	left     bool
 	// first is true if this node is the first of the live nodes, by name. Work that one
 	// node does for all is done by that node.
@@ -96,13 +99,21 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	}
 	st := Stamp{Sent: time.Now()}
 	a, err := n.jet.Await(ctx, "write presence", func(done func(jet.Ack, error)) {
-		n.jet.PublishAsync("write presence", subject, jet.TTLHeader(nodeTTL), value, done)
+		answered := make(chan struct{})
+		n.answered = answered
+		// The answer may arrive after ctx has ended. Leave needs its revision nevertheless.
+		n.jet.PublishAsync("write presence", subject, jet.TTLHeader(nodeTTL), value, func(a jet.Ack, err error) {
+			if err == nil {
+				n.lastBeat.Store(a.Seq)
+			}
+			close(answered)
+			done(a, err)
+		})
 	})
 	st.Received = time.Now()
 	if err != nil {
 		return Stamp{}, err
 	}
-	n.lastBeat = a.Seq
 	m, err := n.jet.Last(ctx, clockStream, subject)
 	if err != nil {
 		return Stamp{}, err
@@ -118,9 +129,10 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 }
 
 // Leave removes this node's presence, and ends its heartbeats. Call it when the node has
-// stopped all work, so that other nodes need not wait nodeTTL until its presence expires. If
-// it fails, the presence expires. It does not remove the presence of another process with the
-// same name. Errors: schemas.ErrUnavailable.
+// stopped all work, so that other nodes need not wait nodeTTL until its presence expires. It
+// waits for the answer to a heartbeat whose caller has given up. If Leave fails, or if no answer
+// to that heartbeat arrives, the presence expires. It does not remove the presence of another
+// process with the same name. Errors: schemas.ErrUnavailable.
 func (n *Nodes) Leave(ctx context.Context) error {
 	select {
 	case n.beating <- struct{}{}:
@@ -129,10 +141,19 @@ func (n *Nodes) Leave(ctx context.Context) error {
 		return n.jet.Error("remove presence", ctx.Err())
 	}
 	n.left = true
-	if n.lastBeat == 0 {
+	if n.answered == nil {
 		return nil
 	}
-	return n.jet.RemoveBelow(ctx, "remove presence", clockStream, nodePrefix+n.node, n.lastBeat+1)
+	select {
+	case <-n.answered:
+	case <-ctx.Done():
+		return n.jet.Error("remove presence", ctx.Err())
+	}
+	last := n.lastBeat.Load()
+	if last == 0 {
+		return nil
+	}
+	return n.jet.RemoveBelow(ctx, "remove presence", clockStream, nodePrefix+n.node, last+1)
 }
 
 // carriedMs returns the leader's time in Unix milliseconds, extrapolated from the last reading

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -57,4 +58,42 @@ func TestLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("b", "c")
+}
+
+// endsAmid is a context that ends after n calls of Done, for a call that is given up while its
+// request is on its way.
+type endsAmid struct {
+	context.Context
+	n int
+}
+
+func (c *endsAmid) Done() <-chan struct{} {
+	if c.n--; c.n >= 0 {
+		return nil
+	}
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+// TestLeaveAmidBeat: a node that stops while a heartbeat is on its way has no presence.
+func TestLeaveAmidBeat(t *testing.T) {
+	t.Parallel()
+	s := openNode(t, natstest.Run(t).Connect(), Config{Node: "a"})
+	beat := func() error {
+		_, err := s.Beat(&endsAmid{Context: t.Context(), n: 1})
+		return err
+	}
+	for beat() == nil { // the acknowledgement was faster than the end of the context
+	}
+	if err := s.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.ReadCluster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Nodes) != 0 {
+		t.Fatalf("alive after Leave: %+v", c.Nodes)
+	}
 }
