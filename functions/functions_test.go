@@ -48,7 +48,11 @@ func TestSuccessOverNATS(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	got := make(chan *nats.Msg, 1)
-	if _, err := r.server.Connect().Subscribe("orders.new", func(m *nats.Msg) { got <- m; _ = m.Respond([]byte("ok")) }); err != nil {
+	callee := r.server.Connect()
+	if _, err := callee.Subscribe("orders.new", func(m *nats.Msg) { got <- m; _ = m.Respond([]byte("ok")) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := callee.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	r.start(nil)
