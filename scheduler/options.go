@@ -57,6 +57,9 @@ type Options struct {
 	MaxLoaded int
 	// MaxInflight bounds the writes in flight of one shard; default 2,048.
 	MaxInflight int
+	// Spare returns the number of cores that are not used, and false if it is not known. While few are spare, timers fire
+	// up to a millisecond later, which saves CPU time. Only one goroutine calls it at a time. nil: not known.
+	Spare func() (cores float64, ok bool)
 
 	// Tracing makes the spans of firings; nil for none.
 	Tracing    *tracing.Tracer

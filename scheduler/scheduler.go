@@ -33,8 +33,9 @@ func New(o Options) (*Scheduler, error) {
 		return nil, fmt.Errorf("scheduler: register metrics: %w", err)
 	}
 	s := &Scheduler{o: o}
+	p := &precision{spare: o.Spare}
 	for n := range o.Store.Geometry().Shards {
-		s.shards = append(s.shards, newShard(n, &s.o, m))
+		s.shards = append(s.shards, newShard(n, &s.o, p, m))
 	}
 	return s, nil
 }

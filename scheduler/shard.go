@@ -66,13 +66,15 @@ type shard struct {
 	seen, end atomic.Uint64
 	// expect is the content of the stream according to the clock at the take-over.
 	expect atomic.Pointer[store.Expectation]
+	// precision is that of the waits of the term.
+	precision *precision
 	// wake ends a wait of the term.
 	wake chan struct{}
 }
 
-func newShard(n int, o *Options, m *metrics) *shard {
+func newShard(n int, o *Options, p *precision, m *metrics) *shard {
 	return &shard{
-		shardState: newShardState(n, m, o.Log), n: n, o: o, wake: make(chan struct{}, 1),
+		shardState: newShardState(n, m, o.Log), n: n, o: o, precision: p, wake: make(chan struct{}, 1),
 		cfg: TermConfig{
 			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Heartbeat: o.Heartbeat, Messages: o.Store.Messages, Calendars: o.Store.CalendarsNow, Limits: o.Store, Tracing: o.Tracing,
 			Core: CoreConfig{
@@ -120,14 +122,14 @@ func (s *shard) own(ctx context.Context, lease *Lease, release <-chan struct{}) 
 
 // run calls Turn until the term is over.
 func (l *termLoop) run(release <-chan struct{}) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	due := newWaiter(l.s.precision)
+	defer due.stop()
 	for {
 		wait, more := l.Turn()
 		if !more {
 			return
 		}
-		timer.Reset(wait)
+		due.set(wait)
 		var tail, scan chan Event
 		if l.WantsRecords() {
 			if l.waited != nil {
@@ -144,7 +146,8 @@ func (l *termLoop) run(release <-chan struct{}) {
 		case l.waited = <-tail:
 		case l.waited = <-scan:
 		case <-l.wake:
-		case <-timer.C:
+		case <-due.exact.C:
+		case <-due.coarse.C:
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/cpuspare"
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/visibility"
@@ -240,7 +241,7 @@ func (a *App) schedulerOptions() scheduler.Options {
 		// This process has the folder's lock, so no other process with this name runs.
 		NodeExclusive: a.o.embedded() && a.o.Node == "",
 		Lease:         a.o.Lease, Heartbeat: a.o.Heartbeat, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
-		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
+		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(), Spare: cpuspare.New().Spare,
 		Tracing: a.tracer, Log: a.component("scheduler"), Registerer: a.reg,
 	}
 	if a.o.Development {

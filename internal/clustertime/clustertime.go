@@ -1,6 +1,7 @@
 // Package clustertime provides Belfry's time: the time of the JetStream leader, which this
-// process's monotonic clock extrapolates between readings. It never uses the host's wall
-// clock, so a wrong or jumping wall clock has no effect.
+// process's monotonic clock extrapolates between readings. It does not use the host's wall
+// clock, so a wrong or jumping wall clock has no effect, unless the leader is known to use the same
+// clock (Service.SameClock).
 //
 // In a reading the leader stamps a message at some time between its sending and its answer.
 // That gives a lower bound (earliest) and an upper bound (latest) of the leader's clock. The

@@ -31,6 +31,8 @@ type Service struct {
 	log      zerolog.Logger
 	resample chan struct{}
 	ready    chan struct{}
+	// same: the leader's clock is this host's; see SameClock.
+	same bool
 
 	mu       sync.RWMutex
 	est      Estimator
@@ -57,12 +59,21 @@ func NewService(read func(context.Context) (Reading, error), interval time.Durat
 }
 
 // SameClock states that the leader always runs on this host, so its clock is this host's wall clock. On
-// Linux the bounds then widen by SameClockPPM between readings; on other systems SameClock does nothing. Call
-// it before Start.
+// Linux the service then reads the wall clock itself after each successful read, so that the time of the read does not
+// separate the bounds, and the bounds widen by SameClockPPM between readings. On other systems SameClock does
+// nothing. Call it before Start.
 func (s *Service) SameClock() {
 	if runtime.GOOS == "linux" {
-		s.est.PPM = SameClockPPM
+		s.same, s.est.PPM = true, SameClockPPM
 	}
+}
+
+// readHost reads this host's wall clock. The three calls make no assumption about the order in which time.Now
+// reads the wall clock and the monotonic clock.
+func readHost() Reading {
+	sent := time.Now()
+	wall := time.Now()
+	return Reading{Sent: sent, ServerNs: wall.UnixNano(), Received: time.Now()}
 }
 
 // DriftPPM returns the assumed bound of the drift between the leader's clock and the monotonic clock, in
@@ -123,6 +134,9 @@ func (s *Service) run(ctx context.Context) {
 		}
 		failing = err != nil
 		if err == nil {
+			if s.same {
+				lead, r = wallLead(), readHost()
+			}
 			s.observe(r, lead)
 		}
 		timer.Reset(next)

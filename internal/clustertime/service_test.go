@@ -3,6 +3,7 @@ package clustertime
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -126,6 +127,38 @@ func TestService(t *testing.T) {
 		time.Sleep(time.Second)
 		if age := s.Age(); age > 2*time.Second {
 			t.Errorf("age %s after the silence", age)
+		}
+	})
+}
+
+// TestSameClockReadings: where the leader's clock is this host's, the bounds do not depend on how long a read takes.
+func TestSameClockReadings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		width := 2 * time.Second * SameClockPPM / 1_000_000 * 2
+		if runtime.GOOS != "linux" { // SameClock does nothing
+			width = time.Second
+		}
+		l := &leader{delay: 500 * time.Millisecond}
+		s := NewService(l.read, 0, zerolog.Nop())
+		s.SameClock()
+		s.Start()
+		defer s.Stop()
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			lo, hi := s.EarliestNs(), s.LatestNs()
+			if now := l.now(); lo > now || hi < now || hi-lo > int64(width) {
+				t.Errorf("bounds %d to %d ns around the leader's clock, want at most %s between them", lo-now, hi-now, width)
+			}
+			time.Sleep(time.Second)
+		}
+		// Without an answer the last reading is carried.
+		l.change(func() { l.err = errors.New("silent") })
+		before := s.Age()
+		time.Sleep(10 * time.Second)
+		if age := s.Age(); age < before+9*time.Second {
+			t.Errorf("age %s after 10 s without an answer", age)
 		}
 	})
 }

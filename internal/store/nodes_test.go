@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/belfryio/belfry/internal/natstest"
@@ -64,11 +65,11 @@ func TestLeave(t *testing.T) {
 // request is on its way.
 type endsAmid struct {
 	context.Context
-	n int
+	n atomic.Int64
 }
 
 func (c *endsAmid) Done() <-chan struct{} {
-	if c.n--; c.n >= 0 {
+	if c.n.Add(-1) >= 0 {
 		return nil
 	}
 	ended := make(chan struct{})
@@ -76,12 +77,21 @@ func (c *endsAmid) Done() <-chan struct{} {
 	return ended
 }
 
+func (c *endsAmid) Err() error {
+	if c.n.Load() >= 0 {
+		return nil
+	}
+	return context.Canceled
+}
+
 // TestLeaveAmidBeat: a node that stops while a heartbeat is on its way has no presence.
 func TestLeaveAmidBeat(t *testing.T) {
 	t.Parallel()
 	s := openNode(t, natstest.Run(t).Connect(), Config{Node: "a"})
 	beat := func() error {
-		_, err := s.Beat(&endsAmid{Context: t.Context(), n: 1})
+		ctx := &endsAmid{Context: t.Context()}
+		ctx.n.Store(1) // for the wait until no other heartbeat is in progress
+		_, err := s.Beat(ctx)
 		return err
 	}
 	for beat() == nil { // the acknowledgement was faster than the end of the context
