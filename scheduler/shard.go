@@ -66,7 +66,7 @@ type shard struct {
 	seen, end atomic.Uint64
 	// expect is the content of the stream according to the clock at the take-over.
 	expect atomic.Pointer[store.Expectation]
-	// precision is that of the waits of the term.
+	// precision is shared by all shards of the node.
 	precision *precision
 	// wake ends a wait of the term.
 	wake chan struct{}

@@ -9,11 +9,11 @@ import (
 	"github.com/belfryio/belfry/internal/hrtimer"
 )
 
-// waiter waits for the next due timer of a shard. On Linux a timer of Go expires up to a millisecond late, so that one
+// waiter waits for the next due timer of a shard. On Linux a timer of Go expires up to a millisecond late, and then one
 // turn of the owner often fires the timers of two milliseconds. While the machine has CPU time to spare, the owner
-// waits with a timer of high resolution. Timers then fire half a millisecond earlier in the median, and each
-// millisecond with due timers takes a turn, which costs a fifth more CPU at 1,000 timers a second. On a busy machine the
-// owner waits with a timer of Go, because there the CPU time is worth more.
+// waits with a timer of high resolution. Timers then fire 0.4 ms earlier in the median. Each millisecond with due timers
+// takes a turn of its own, which costs a fifth more CPU at 1,000 timers a second. On a busy machine the owner waits with a
+// timer of Go, because CPU time is worth more there.
 type waiter struct {
 	precision *precision
 	exact     *hrtimer.Timer
@@ -30,9 +30,9 @@ func newWaiter(p *precision) *waiter {
 func (w *waiter) set(d time.Duration) {
 	if w.precision.high() {
 		w.exact.Set(d)
-	} else {
-		w.coarse.Reset(d)
+		d += backstop
 	}
+	w.coarse.Reset(d)
 }
 
 // stop ends the waiter.
@@ -44,9 +44,13 @@ func (w *waiter) stop() {
 const (
 	// lookSpare is the least time between two looks at the CPU time that the machine has to spare.
 	lookSpare = time.Second
-	// highFrom and lowBelow are parts of the cores that the process may use: with more than highFrom of them to spare the
-	// precision becomes high, with less than lowBelow it becomes low. High precision itself may take a tenth of two cores.
-	highFrom, lowBelow = 0.4, 0.25
+	// highFrom and lowBelow are parts of the cores that the process may use. With more than highFrom of them to spare the
+	// precision becomes high, with less than lowBelow it becomes low. High precision itself takes a tenth of two cores at
+	// 1,000 timers a second. It takes more of a single core, where the precision may change with each look.
+	highFrom, lowBelow = 0.4, 0.2
+	// backstop is how long after the timer of high resolution the timer of Go ends a wait. While all processors of the
+	// runtime have goroutines to run, the former may be ten milliseconds late.
+	backstop = 2 * time.Millisecond
 )
 
 // precision says how exactly the owners of a node's shards wait. Safe for concurrent use.

@@ -55,21 +55,24 @@ func TestWaiter(t *testing.T) {
 	p := new(precision)
 	w := newWaiter(p)
 	defer w.stop()
+	exact := 0
 	for i := range 20 {
 		low := i%2 == 0
 		p.low.Store(low)
 		w.set(time.Millisecond)
-		var ended bool
 		select {
 		case <-w.exact.C:
-			ended = !low
-		case <-w.coarse.C:
-			ended = low
+			if low {
+				t.Fatalf("wait %d of low precision: ended by the timer of high resolution", i)
+			}
+			exact++
+		case <-w.coarse.C: // in a wait of high precision it is the backstop
 		case <-time.After(time.Minute):
-		}
-		if !ended {
-			t.Fatalf("wait %d, low precision %t: not ended by its timer", i, low)
+			t.Fatalf("wait %d, low precision %t: not ended", i, low)
 		}
 		w.set(time.Hour)
+	}
+	if exact == 0 {
+		t.Error("the timer of high resolution has ended no wait")
 	}
 }

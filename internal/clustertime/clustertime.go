@@ -1,7 +1,7 @@
 // Package clustertime provides Belfry's time: the time of the JetStream leader, which this
-// process's monotonic clock extrapolates between readings. It does not use the host's wall
-// clock, so a wrong or jumping wall clock has no effect, unless the leader is known to use the same
-// clock (Service.SameClock).
+// process's monotonic clock extrapolates between readings. Without Service.SameClock it takes no time
+// from the host's wall clock, which may be wrong. If the wall clock jumps, JumpDetected tells the callers to wait for
+// the next reading.
 //
 // In a reading the leader stamps a message at some time between its sending and its answer.
 // That gives a lower bound (earliest) and an upper bound (latest) of the leader's clock. The

@@ -36,7 +36,7 @@ type Service struct {
 
 	mu       sync.RWMutex
 	est      Estimator
-	received time.Time // of the last reading
+	received time.Time // the leader's last answer
 	// steady is the time of the first reading, or of the last step beyond SmallStep.
 	steady   time.Time
 	wallLead time.Duration
@@ -59,17 +59,17 @@ func NewService(read func(context.Context) (Reading, error), interval time.Durat
 }
 
 // SameClock states that the leader always runs on this host, so its clock is this host's wall clock. On
-// Linux the service then reads the wall clock itself after each successful read, so that the time of the read does not
-// separate the bounds, and the bounds widen by SameClockPPM between readings. On other systems SameClock does
-// nothing. Call it before Start.
+// Linux the service then reads the wall clock itself after each successful read, so the duration of the read does not
+// separate the bounds. The bounds widen by SameClockPPM between readings, and always include the wall clock, also
+// after a step that no reading has noticed yet. On other systems SameClock does nothing. Call it before Start.
 func (s *Service) SameClock() {
 	if runtime.GOOS == "linux" {
 		s.same, s.est.PPM = true, SameClockPPM
 	}
 }
 
-// readHost reads this host's wall clock. The three calls make no assumption about the order in which time.Now
-// reads the wall clock and the monotonic clock.
+// readHost reads this host's wall clock. Sent is read before the wall clock and Received after it, so the reading is
+// right in whichever order time.Now reads its two clocks.
 func readHost() Reading {
 	sent := time.Now()
 	wall := time.Now()
@@ -134,10 +134,12 @@ func (s *Service) run(ctx context.Context) {
 		}
 		failing = err != nil
 		if err == nil {
+			answered := r.Received
 			if s.same {
-				lead, r = wallLead(), readHost()
+				lead = wallLead() // before the reading, too
+				r = readHost()
 			}
-			s.observe(r, lead)
+			s.observe(r, lead, answered)
 		}
 		timer.Reset(next)
 	}
@@ -152,18 +154,21 @@ func wallLead() time.Duration {
 	return time.Duration(now.UnixNano()-monotonicStart.UnixNano()) - now.Sub(monotonicStart)
 }
 
-func (s *Service) observe(r Reading, lead time.Duration) {
+// observe adds a reading. lead is the wallLead from before it, and answered the time of the leader's answer.
+func (s *Service) observe(r Reading, lead time.Duration, answered time.Time) {
 	s.mu.Lock()
 	before, _ := s.est.Bounds(r.Received)
 	stepped := s.est.Observe(r)
 	after, _ := s.est.Bounds(r.Received)
-	if s.received.IsZero() || stepped && time.Duration(after-before).Abs() > SmallStep {
+	step := time.Duration(after - before).Abs()
+	if s.received.IsZero() || stepped && step > SmallStep {
 		s.steady = time.Now()
 	}
-	s.received = r.Received
+	s.received = answered
 	s.wallLead = lead
 	s.mu.Unlock()
-	if stepped {
+	// The wall clock is read so exactly that the smallest steps are noticed. They are not worth a warning.
+	if stepped && (!s.same || step > JumpTolerance) {
 		s.tellSteps(r)
 	}
 	select {
@@ -195,21 +200,30 @@ func (s *Service) Ready(ctx context.Context) error {
 
 // EarliestNs returns the lower bound of the leader's clock in Unix nanoseconds.
 func (s *Service) EarliestNs() int64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	lo, _ := s.est.Bounds(time.Now())
+	now := time.Now()
+	lo, _ := s.bounds(now, now.UnixNano())
 	return lo
 }
 
 // LatestNs returns the upper bound of the leader's clock in Unix nanoseconds.
 func (s *Service) LatestNs() int64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	_, hi := s.est.Bounds(time.Now())
+	now := time.Now()
+	_, hi := s.bounds(now, now.UnixNano())
 	return hi
 }
 
-// Age returns the time since the last reading.
+// bounds returns the bounds of the leader's clock at now, when this host's wall clock shows wallNs.
+func (s *Service) bounds(now time.Time, wallNs int64) (earliest, latest int64) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	lo, hi := s.est.Bounds(now)
+	if s.same && s.est.Known() {
+		lo, hi = min(lo, wallNs), max(hi, wallNs)
+	}
+	return lo, hi
+}
+
+// Age returns the time since the leader's last answer.
 func (s *Service) Age() time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -153,6 +153,15 @@ func TestSameClockReadings(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
+		// Before the next reading the wall clock is set back, or forward.
+		for _, step := range []time.Duration{-time.Hour, -time.Millisecond, time.Millisecond, time.Hour} {
+			now := time.Now()
+			wall := now.Add(step).UnixNano()
+			lo, hi := s.bounds(now, wall)
+			if runtime.GOOS == "linux" && (lo > wall || hi < wall) {
+				t.Errorf("bounds %d to %d ns around the leader's clock, which was stepped by %s", lo-wall, hi-wall, step)
+			}
+		}
 		// Without an answer the last reading is carried.
 		l.change(func() { l.err = errors.New("silent") })
 		before := s.Age()

@@ -56,5 +56,6 @@ func (c *kernelClock) set(d time.Duration) {
 
 func (c *kernelClock) stop() {
 	_ = c.file.Close() // ends wait
+	c.fd = -1          // another file may get its number
 	<-c.done
 }

@@ -6,19 +6,23 @@
 // kernel (timerfd_create(2)), which ends epoll_wait when it is due. It uses a file descriptor and a goroutine.
 // On other systems, and if the kernel gives no such timer, it is a timer of Go.
 //
-// A Timer may also signal without a reason. Its user must compare the time.
+// A Timer may also signal without a reason, so its user must compare the time. While every processor of the runtime has
+// goroutines to run, the runtime polls only every ten milliseconds, and a Timer may be that late. A timer of Go is not,
+// so a user for whom this matters sets one as well.
+//
+// A goroutine that waits for a Timer of the kernel is not durably blocked, so a test in a bubble of testing/synctest
+// cannot wait for one.
 package hrtimer
 
 import "time"
 
-// Tolerance is by how much a Timer may expire earlier than set, and by how much its resolution makes it later.
-// A Set to nearly the same instant then needs no system call. It is less than the time that a kernel takes to
-// wake a process.
+// Tolerance bounds by how much the instant of a Timer may differ from the last Set. A Set that changes the instant
+// by less makes no system call. Tolerance is less than the time that a kernel takes to wake a process.
 const Tolerance = 10 * time.Microsecond
 
 // Timer signals on C when the duration of the last Set has passed. Only one goroutine may call Set and Stop.
 type Timer struct {
-	// C receives the signals. A signal that nobody has received replaces no other: there is at most one.
+	// C has a buffer of one signal. Further signals are dropped while it is full.
 	C <-chan struct{}
 
 	signals chan struct{}
@@ -48,8 +52,13 @@ func signal(signals chan<- struct{}) {
 	}
 }
 
-// Set makes the timer expire in d, instead of what an earlier Set said. With d of 0 or less it signals at once.
+// Set replaces the earlier duration by d, and discards a signal that was not received. With d of 0 or less it signals
+// at once, and the earlier duration stays.
 func (t *Timer) Set(d time.Duration) {
+	select {
+	case <-t.signals:
+	default:
+	}
 	if d <= 0 {
 		signal(t.signals)
 		return

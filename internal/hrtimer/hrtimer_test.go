@@ -123,22 +123,40 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestSameInstant: setting the timer again and again to one instant does not delay it.
-func TestSameInstant(t *testing.T) {
+// counter is a clock that counts its settings.
+type counter struct{ sets int }
+
+func (c *counter) set(time.Duration) { c.sets++ }
+
+func (c *counter) stop() {}
+
+// TestTolerance: a Set to nearly the same instant leaves the clock as it is.
+func TestTolerance(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, newTimer func() *Timer) {
-		tm := newTimer()
-		at := time.Now().Add(20 * time.Millisecond)
-		for d := time.Until(at); d > 0; d = time.Until(at) {
-			tm.Set(d)
-			runtime.Gosched()
-		}
-		signals(t, tm)
-	})
+	tm := New()
+	tm.clock.stop()
+	var c counter
+	tm.clock = &c
+	tm.Set(time.Hour)
+	at := tm.at
+	for i := range 100 {
+		tm.Set(time.Until(at) + time.Duration(i%2)*Tolerance/2) // later, by the time between the two calls less
+	}
+	// Between time.Until and the Set that follows, this goroutine may stop for longer than Tolerance.
+	if c.sets > 50 {
+		t.Errorf("the clock was set %d times", c.sets)
+	}
+	before := c.sets
+	tm.Set(2 * time.Hour)
+	tm.Set(time.Hour)
+	if c.sets != before+2 {
+		t.Errorf("two other instants set the clock %d times", c.sets-before)
+	}
 }
 
 // TestStop: stopped timers have no files.
 func TestStop(t *testing.T) {
+	New().Stop() // the runtime opens the files of its poller
 	before := files(t)
 	for range 100 {
 		tm := New()

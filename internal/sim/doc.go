@@ -33,7 +33,8 @@
 // because it belongs to nats.go. A change of one needs the same change of the other.
 //
 //   - tail.go: the ordered consumer of nats.go, on which store.Tail is built.
-//   - node.go, heartbeat: the loop of clustertime.Service. It is one call and one wait.
+//   - node.go, heartbeat: the loop of clustertime.Service. It is one call and one wait. No node has an embedded server,
+//     so none reads the wall clock of its host (Service.SameClock).
 //   - router.go: the acknowledgements of router/natsapi, and the order of the steps of a fast
 //     cancel, which production runs in callbacks.
 //   - callback.go, queue.go: the loop of package functions, which has a goroutine for each

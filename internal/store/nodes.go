@@ -20,6 +20,9 @@ import (
 // its last heartbeat.
 const nodeTTL = time.Minute
 
+// leaveWait bounds the wait for the answer to the last heartbeat when a node leaves.
+const leaveWait = 500 * time.Millisecond
+
 // Nodes writes this node's heartbeats, which carry its presence, and reads the presences
 // of all nodes. Each heartbeat also reads the clock of the JetStream leader. Safe for
 // concurrent use.
@@ -104,7 +107,7 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 		// The answer may arrive after ctx has ended. Leave needs its revision nevertheless.
 		n.jet.PublishAsync("write presence", subject, jet.TTLHeader(nodeTTL), value, func(a jet.Ack, err error) {
 			if err == nil {
-				n.lastBeat.Store(a.Seq)
+				n.lastBeat.Store(a.Seq) // a stream acknowledges in order
 			}
 			close(answered)
 			done(a, err)
@@ -130,8 +133,8 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 
 // Leave removes this node's presence, and ends its heartbeats. Call it when the node has
 // stopped all work, so that other nodes need not wait nodeTTL until its presence expires. It
-// waits for the answer to a heartbeat whose caller has given up. If Leave fails, or if no answer
-// to that heartbeat arrives, the presence expires. It does not remove the presence of another
+// waits up to leaveWait for the answer to a heartbeat whose caller has given up. If Leave fails, or if that
+// heartbeat is stored and its answer does not arrive in time, the presence expires. It does not remove the presence of another
 // process with the same name. Errors: schemas.ErrUnavailable.
 func (n *Nodes) Leave(ctx context.Context) error {
 	select {
@@ -144,10 +147,11 @@ func (n *Nodes) Leave(ctx context.Context) error {
 	if n.answered == nil {
 		return nil
 	}
+	wait, cancel := context.WithTimeout(ctx, leaveWait)
+	defer cancel()
 	select {
 	case <-n.answered:
-	case <-ctx.Done():
-		return n.jet.Error("remove presence", ctx.Err())
+	case <-wait.Done():
 	}
 	last := n.lastBeat.Load()
 	if last == 0 {
