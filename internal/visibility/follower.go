@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -73,6 +74,9 @@ type queue struct {
 	mode    mode
 	closed  bool // put waits for nothing
 	changes map[schemas.TimerID]Change
+	// writing is the number of changes that were taken and are not written yet. They count as queued, so that the
+	// tails read no faster than the follower writes.
+	writing int
 	read    []uint64 // by shard: the last revision that is in the queue or written
 	arrived int      // changes since the last take
 	skipped uint64
@@ -97,10 +101,12 @@ func (q *queue) put(c *Change) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.arrived++
-	for _, queued := q.changes[c.ID]; !queued && len(q.changes) >= q.most && !q.closed; _, queued = q.changes[c.ID] {
-		select {
-		case q.wake <- struct{}{}:
-		default:
+	for _, queued := q.changes[c.ID]; !queued && len(q.changes)+q.writing >= q.most && !q.closed; _, queued = q.changes[c.ID] {
+		if len(q.changes) >= q.most {
+			select {
+			case q.wake <- struct{}{}:
+			default:
+			}
 		}
 		if q.mode == counting {
 			break
@@ -140,14 +146,22 @@ func (q *queue) count(c *Change) {
 	}
 }
 
-// take takes all changes, with the revisions up to which they go.
+// take takes all changes, with the revisions up to which they go. Call wrote once they are written.
 func (q *queue) take() (changes map[schemas.TimerID]Change, read []uint64, arrived int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	changes, read, arrived = q.changes, slices.Clone(q.read), q.arrived
-	q.changes, q.arrived = make(map[schemas.TimerID]Change, min(len(changes), q.most)), 0
-	q.room.Broadcast()
+	q.changes, q.arrived, q.writing = make(map[schemas.TimerID]Change, min(len(changes), q.most)), 0, len(changes)
+	q.room.Broadcast() // in mode counting, and for changes of timers that are no longer queued
 	return changes, read, arrived
+}
+
+// wrote takes note that a number of the taken changes were written, or will not be.
+func (q *queue) wrote(rows int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.writing -= min(rows, q.writing)
+	q.room.Broadcast()
 }
 
 // giveBack puts changes back that could not be written.
@@ -264,7 +278,7 @@ func (f *follower) run(ctx context.Context) error {
 func (f *follower) flush() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopBound/2)
 	defer cancel()
-	return f.writeQueued(ctx)
+	return f.writeQueued(ctx, false)
 }
 
 // open reads the stored offsets, and checks that they belong to these buckets.
@@ -400,7 +414,7 @@ func (f *follower) step(ctx context.Context) error {
 		return err
 	}
 	f.follow(ctx, f.pace.look(time.Now()))
-	if err := f.writeQueued(ctx); err != nil {
+	if err := f.writeQueued(ctx, true); err != nil {
 		return err
 	}
 	now := time.Now()
@@ -453,10 +467,11 @@ func (f *follower) catchUp(ctx context.Context) {
 	f.queue.setMode(following, catchingUp)
 }
 
-// writeQueued writes the queued changes.
-func (f *follower) writeQueued(ctx context.Context) error {
+// writeQueued writes the queued changes. If it is paced, it pauses between slices of the transaction until ctx ends.
+func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 	begun := time.Now()
 	changes, read, arrived := f.queue.take()
+	defer f.queue.wrote(len(changes))
 	b := Batch{Changes: make([]Change, 0, len(changes)), Offsets: map[int]Offset{}}
 	for _, c := range changes {
 		b.Changes = append(b.Changes, c)
@@ -477,6 +492,18 @@ func (f *follower) writeQueued(ctx context.Context) error {
 	if len(b.Changes) == 0 && len(b.Offsets) == 0 {
 		return nil
 	}
+	var paused time.Duration
+	sliceRest, sliceBegun := len(b.Changes), begun
+	if paced {
+		b.Between = func(rows int) {
+			sliceRest -= rows
+			ended := time.Now()
+			f.queue.wrote(rows)
+			f.pauseBetween(ctx, f.pace.slice(rows, ended.Sub(sliceBegun)))
+			sliceBegun = time.Now()
+			paused += sliceBegun.Sub(ended)
+		}
+	}
 	if err := f.store.Write(ctx, b); err != nil {
 		f.queue.giveBack(changes)
 		return err
@@ -487,14 +514,24 @@ func (f *follower) writeQueued(ctx context.Context) error {
 	for shard, o := range b.Offsets {
 		f.offsets[shard] = o
 	}
-	took := time.Since(begun)
-	f.pace.wrote(len(b.Changes), took, time.Now())
+	took := time.Since(begun) - paused
+	f.pace.wrote(sliceRest, time.Since(sliceBegun), time.Now())
 	if n := len(b.Changes); n > 100 {
 		f.rowCost = (3*f.rowCost + took/time.Duration(n)) / 4
 	}
 	f.grown += len(b.Changes)
 	f.o.metrics.written(len(b.Changes), arrived-len(b.Changes), took)
 	return nil
+}
+
+// pauseBetween pauses between two slices of a transaction, and looks at the machine as wait does.
+func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
+	if d <= 0 || !pause.For(ctx, d) {
+		return
+	}
+	if now := time.Now(); now.Sub(f.pace.looked) >= lookPace {
+		f.pace.lookInPause(now)
+	}
 }
 
 // check compares the offsets with the streams.
@@ -547,14 +584,16 @@ func (f *follower) check(ctx context.Context) {
 
 // prune removes old entries for at most writePace, or for longer until it has removed more entries than
 // were written since the last prune. So a store that is too large does not grow, even if writes are
-// slow.
+// slow. It pauses between its transactions.
 func (f *follower) prune(ctx context.Context) error {
 	begun := time.Now()
 	for total := 0; ; {
+		sliceBegun := time.Now()
 		removed, more, err := f.store.Prune(ctx, f.o.keepAfter(), f.o.HistoryBytes)
 		if err != nil {
 			return err
 		}
+		f.pauseBetween(ctx, f.pace.slice(removed, time.Since(sliceBegun)))
 		f.o.metrics.removed(removed)
 		total += removed
 		if !more || ctx.Err() != nil || total > f.grown && time.Since(begun) > writePace {
@@ -562,7 +601,6 @@ func (f *follower) prune(ctx context.Context) error {
 			if more {
 				f.pruned = f.pruned.Add(writePace - f.o.prunePace()) // again soon
 			}
-			f.pace.wrote(total, time.Since(begun), time.Now())
 			return nil
 		}
 	}

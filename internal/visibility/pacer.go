@@ -8,8 +8,9 @@ import (
 
 // The search index is never urgent, but it takes CPU from timers, which are urgent: writing a change
 // costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
-// CPU time. On a busy machine the follower yields: it writes at minDuty, and stops reading while its
-// queue is full. A stream of a bucket keeps the last record of each key, so a record that changes
+// CPU time, in slices of a millisecond with pauses between them: the rows of a full queue take a third of a second
+// of one CPU, and on two cores timers would be late meanwhile. On a busy machine the follower yields: it writes at
+// minDuty, and stops reading while its queue is full. A stream of a bucket keeps the last record of each key, so a record that changes
 // several times meanwhile is read once.
 //
 // A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
@@ -26,6 +27,8 @@ const (
 	// writeCost and mostRowCost bound the CPU time of a transaction, and of a row in it.
 	writeCost   = 5 * time.Millisecond
 	mostRowCost = 50 * time.Microsecond
+	// leastPause is the least pause between two slices of a transaction.
+	leastPause = 4 * time.Millisecond
 	// yieldBelow is the number of spare cores below which the follower yields.
 	yieldBelow = 0.4
 	// yieldMost bounds the time that the follower yields without a pause, and pressFor is the length of that
@@ -65,6 +68,8 @@ type pacer struct {
 	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
 	cost        time.Duration
 	ended, next time.Time
+	// debt is the time of the pauses after slices that were shorter than leastPause.
+	debt time.Duration
 }
 
 // look adapts the duty, and reports the load of the machine. A pause becomes shorter if the duty has
@@ -127,6 +132,19 @@ func (p *pacer) loadWith(cores float64, now time.Time) load {
 		return pressed
 	}
 	return busy
+}
+
+// slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause
+// now.
+func (p *pacer) slice(rows int, took time.Duration) time.Duration {
+	cost := min(took, time.Duration(rows)*mostRowCost)
+	p.worked += cost
+	if p.debt += p.pause(cost); p.debt < leastPause {
+		return 0
+	}
+	pause := p.debt
+	p.debt = 0
+	return pause
 }
 
 // wrote takes note of a write of a number of rows that ended now. On a busy machine most of the time

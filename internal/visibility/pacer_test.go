@@ -70,6 +70,38 @@ func TestPacerPause(t *testing.T) {
 	}
 }
 
+// TestPacerSlice: the pauses between slices leave writing its duty, none is shorter than leastPause, and the time in which
+// a slice waited for a CPU makes none longer.
+func TestPacerSlice(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		duty        float64
+		took, costs time.Duration
+	}{
+		{maxDuty, time.Millisecond, time.Millisecond},
+		{0.2, time.Millisecond, time.Millisecond},
+		{minDuty, time.Millisecond, time.Millisecond},
+		{minDuty, time.Second, sliceRows * mostRowCost},
+	} {
+		p := pacer{duty: c.duty}
+		var paused time.Duration
+		for range 1000 {
+			d := p.slice(sliceRows, c.took)
+			if d != 0 && d < leastPause {
+				t.Fatalf("duty %g: a pause of %s", c.duty, d)
+			}
+			paused += d
+		}
+		want := time.Duration(float64(1000*c.costs) * (1/c.duty - 1))
+		if paused < want-2*leastPause || paused > want {
+			t.Errorf("duty %g: paused for %s, want %s", c.duty, paused, want)
+		}
+		if p.worked != 1000*c.costs {
+			t.Errorf("duty %g: worked for %s, want %s", c.duty, p.worked, 1000*c.costs)
+		}
+	}
+}
+
 // TestPacerPauseFollowsDuty: the pause after a write on a busy machine becomes shorter when the machine
 // is no longer busy, and a short write does not end the pause of a long one.
 func TestPacerPauseFollowsDuty(t *testing.T) {

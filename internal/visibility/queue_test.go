@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -143,5 +144,94 @@ func TestCoalesce(t *testing.T) {
 		if c.Revision <= 995 {
 			t.Errorf("%s: got revision %d, want the last", id, c.Revision)
 		}
+	}
+}
+
+// TestQueueWhileWriting: while the follower writes, the queue has room only for as many changes as are written.
+func TestQueueWhileWriting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 10
+		q := newQueue(1, most)
+		put := make(chan int, 3*most)
+		go func() {
+			for i := range 3 * most {
+				q.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
+				put <- i
+			}
+		}()
+		want := func(n int) {
+			t.Helper()
+			synctest.Wait()
+			if len(put) != n {
+				t.Fatalf("%d changes were put, want %d", len(put), n)
+			}
+		}
+		want(most)
+		q.take()
+		want(most)
+		q.wrote(3)
+		want(most + 3)
+		q.wrote(most) // the rest, although it was given more
+		want(2 * most)
+		q.end()
+		want(3 * most)
+	})
+}
+
+// slicedStore is a store whose slices take a millisecond each.
+type slicedStore struct{ Store }
+
+func (slicedStore) Write(_ context.Context, b Batch) error {
+	for range len(b.Changes) / sliceRows {
+		time.Sleep(time.Millisecond)
+		if b.Between != nil {
+			b.Between(sliceRows)
+		}
+	}
+	return nil
+}
+
+// TestWritePauses: a batch is written with the pauses that the duty demands, and without them when the node stops.
+func TestWritePauses(t *testing.T) {
+	t.Parallel()
+	const slices = 100
+	for _, c := range []struct {
+		name            string
+		paced, stopping bool
+		want            time.Duration
+	}{
+		{"paced", true, false, slices * time.Millisecond * 20}, // minDuty is a twentieth
+		{"the node is about to stop", true, true, slices * time.Millisecond},
+		{"the last write of a node", false, false, slices * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m, err := newMetrics(nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &follower{
+				o: &Options{metrics: m}, store: slicedStore{}, queue: newQueue(1, slices*sliceRows),
+				offsets: make([]Offset, 1), asOf: make([]int64, 1), pace: pacer{duty: minDuty, looked: time.Now().Add(time.Hour)},
+			}
+			for i := range slices * sliceRows {
+				f.queue.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if c.stopping {
+				cancel()
+			}
+			begun := time.Now()
+			if err := f.writeQueued(ctx, c.paced); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begun); took != c.want {
+				t.Errorf("%s: %d slices took %s, want %s", c.name, slices, took, c.want)
+			}
+			if f.queue.writing != 0 {
+				t.Errorf("%s: %d changes count as not written", c.name, f.queue.writing)
+			}
+		})
 	}
 }

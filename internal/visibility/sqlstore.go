@@ -218,12 +218,18 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	return nil
 }
 
+// sliceRows is the number of changes between two calls of Batch.Between, about a millisecond of work.
+const sliceRows = 64
+
 // Write implements Store.
 func (s *sqlStore) Write(ctx context.Context, b Batch) error {
 	return s.transact(ctx, func(w *writing) error {
 		for i := range b.Changes {
 			if err := w.change(&b.Changes[i]); err != nil {
 				return err
+			}
+			if (i+1)%sliceRows == 0 && b.Between != nil {
+				b.Between(sliceRows)
 			}
 		}
 		for shard, o := range b.Offsets {
@@ -239,7 +245,7 @@ func (s *sqlStore) Write(ctx context.Context, b Batch) error {
 // pruneAtOnce bounds the entries that one call of Prune removes, reconcileAtOnce the entries that
 // Reconcile looks at in one transaction.
 const (
-	pruneAtOnce     = 2000
+	pruneAtOnce     = 500
 	reconcileAtOnce = 5000
 )
 

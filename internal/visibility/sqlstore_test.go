@@ -740,3 +740,41 @@ func TestSpans(t *testing.T) {
 		checkEntries(t, q, all(t, s, q), expect(entries, q))
 	}
 }
+
+// TestWriteBetween: Write calls Between after each slice of a batch, within the transaction.
+func TestWriteBetween(t *testing.T) {
+	t.Parallel()
+	s, _, err := OpenSQL(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	rng := rand.New(rand.NewPCG(1, 2))
+	b := Batch{Changes: make([]Change, 0, 3*sliceRows+1)}
+	for i := range cap(b.Changes) {
+		c := randomChange(rng, 1000, uint64(i)+1)
+		c.ID = schemas.NewTimerID("/between", fmt.Sprint(i))
+		b.Changes = append(b.Changes, c)
+	}
+	calls := 0
+	b.Between = func(rows int) {
+		calls++
+		page, err := s.Search(t.Context(), Query{})
+		if rows != sliceRows || err != nil || len(page.Entries) != 0 {
+			t.Errorf("call %d: after %d rows, %d entries are visible, error %v", calls, rows, len(page.Entries), err)
+		}
+	}
+	if err := s.Write(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if calls != 3 {
+		t.Errorf("%d calls for %d changes, want 3", calls, len(b.Changes))
+	}
+	if rows, _ := s.Size(); rows != int64(len(b.Changes)) {
+		t.Errorf("%d entries of %d", rows, len(b.Changes))
+	}
+}

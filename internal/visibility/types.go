@@ -197,6 +197,9 @@ type Offset struct {
 type Batch struct {
 	Changes []Change
 	Offsets map[int]Offset
+	// Between is called within the transaction after each sliceRows changes, with their number. It may pause. nil: not
+	// called.
+	Between func(rows int)
 }
 
 // Store keeps the entries. The embedded store is the only implementation; the interface allows another
