@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -146,14 +147,50 @@ func (q *queue) count(c *Change) {
 	}
 }
 
-// take takes all changes, with the revisions up to which they go. Call wrote once they are written.
-func (q *queue) take() (changes map[schemas.TimerID]Change, read []uint64, arrived int) {
+// take takes at most n changes, of each shard those with the lowest revisions, and returns the revisions up to which
+// they go. Call wrote once they are written.
+func (q *queue) take(n int) (changes []Change, read []uint64, arrived int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	changes, read, arrived = q.changes, slices.Clone(q.read), q.arrived
-	q.changes, q.arrived, q.writing = make(map[schemas.TimerID]Change, min(len(changes), q.most)), 0, len(changes)
+	read, arrived = slices.Clone(q.read), q.arrived
+	if len(q.changes) <= n {
+		changes = make([]Change, 0, len(q.changes))
+		for _, c := range q.changes {
+			changes = append(changes, c)
+		}
+		q.changes = make(map[schemas.TimerID]Change, len(changes))
+	} else {
+		changes = q.takeLowest(n, read)
+	}
+	q.arrived, q.writing = 0, len(changes)
 	q.room.Broadcast() // in mode counting, and for changes of timers that are no longer queued
 	return changes, read, arrived
+}
+
+// takeLowest takes about n of the more than n changes, and lowers read to the revisions before the changes that stay.
+func (q *queue) takeLowest(n int, read []uint64) []Change {
+	type key struct {
+		revision uint64
+		id       schemas.TimerID
+	}
+	byShard := make([][]key, len(q.read))
+	for id, c := range q.changes {
+		byShard[c.Shard] = append(byShard[c.Shard], key{c.Revision, id})
+	}
+	changes := make([]Change, 0, n)
+	queued := len(q.changes)
+	for shard, keys := range byShard {
+		slices.SortFunc(keys, func(a, b key) int { return cmp.Compare(a.revision, b.revision) })
+		taken := len(keys) * n / queued
+		for _, k := range keys[:taken] {
+			changes = append(changes, q.changes[k.id])
+			delete(q.changes, k.id)
+		}
+		if taken < len(keys) {
+			read[shard] = keys[taken].revision - 1
+		}
+	}
+	return changes
 }
 
 // wrote takes note that a number of the taken changes were written, or will not be.
@@ -165,12 +202,13 @@ func (q *queue) wrote(rows int) {
 }
 
 // giveBack puts changes back that could not be written.
-func (q *queue) giveBack(changes map[schemas.TimerID]Change) {
+func (q *queue) giveBack(changes []Change) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for id, c := range changes {
-		if newer, ok := q.changes[id]; !ok || newer.Revision < c.Revision {
-			q.changes[id] = c
+	for i := range changes {
+		c := &changes[i]
+		if newer, ok := q.changes[c.ID]; !ok || newer.Revision < c.Revision {
+			q.changes[c.ID] = *c
 		}
 	}
 }
@@ -207,10 +245,21 @@ func (q *queue) setMode(from, to mode) {
 func (q *queue) overflow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.mode == following && len(q.changes) >= q.most {
+	if q.mode == following && q.full() {
 		q.mode = counting
 		q.room.Broadcast()
 	}
+}
+
+// full reports whether the tails wait for room, or will in a moment: after the last slice of a transaction they put as
+// many changes as it had.
+func (q *queue) full() bool { return len(q.changes) >= q.most-min(sliceRows, q.most/8) }
+
+// isFull is full, for the follower.
+func (q *queue) isFull() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.full()
 }
 
 func (q *queue) state() (m mode, queued int, skipped uint64) {
@@ -263,12 +312,17 @@ func (f *follower) run(ctx context.Context) error {
 		return err
 	}
 	defer f.stopTails()
+	defer context.AfterFunc(ctx, f.queue.end)() // the tails read no more while the last changes are written
 	for {
-		if err := f.wait(ctx); err != nil {
-			f.stopTails()
-			return errors.Join(f.flush(), err)
+		err := f.wait(ctx)
+		if err == nil {
+			err = f.step(ctx)
 		}
-		if err := f.step(ctx); err != nil {
+		if ctx.Err() != nil {
+			f.stopTails()
+			return errors.Join(f.flush(), ctx.Err())
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -414,6 +468,7 @@ func (f *follower) step(ctx context.Context) error {
 		return err
 	}
 	f.follow(ctx, f.pace.look(time.Now()))
+	f.reportMode()
 	if err := f.writeQueued(ctx, true); err != nil {
 		return err
 	}
@@ -433,8 +488,8 @@ func (f *follower) step(ctx context.Context) error {
 // follow decides about a full queue. On a busy machine the follower waits. When CPU time is spare again, it reads the
 // changes that it missed, unless it has caught up less than yieldMost ago. Otherwise it begins to count.
 func (f *follower) follow(ctx context.Context, l load) {
-	m, queued, _ := f.queue.state()
-	full := queued >= f.queue.most
+	m, _, _ := f.queue.state()
+	full := f.queue.isFull()
 	switch {
 	case l == busy:
 		f.yielded = f.yielded || full && m == following
@@ -470,12 +525,13 @@ func (f *follower) catchUp(ctx context.Context) {
 // writeQueued writes the queued changes. If it is paced, it pauses between slices of the transaction until ctx ends.
 func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 	begun := time.Now()
-	changes, read, arrived := f.queue.take()
-	defer f.queue.wrote(len(changes))
-	b := Batch{Changes: make([]Change, 0, len(changes)), Offsets: map[int]Offset{}}
-	for _, c := range changes {
-		b.Changes = append(b.Changes, c)
+	most := math.MaxInt
+	if paced {
+		most = f.pace.rows(f.rowCost)
 	}
+	changes, read, arrived := f.queue.take(most)
+	defer f.queue.wrote(len(changes))
+	b := Batch{Changes: changes, Offsets: map[int]Offset{}}
 	// The order of due times writes neighbouring index entries together.
 	slices.SortFunc(b.Changes, func(a, b Change) int { return cmp.Compare(a.Record.DueMs, b.Record.DueMs) })
 	save := begun.Sub(f.saved) >= savePace
@@ -530,7 +586,7 @@ func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
 		return
 	}
 	if now := time.Now(); now.Sub(f.pace.looked) >= lookPace {
-		f.pace.lookInPause(now)
+		f.pace.lookBetween(now)
 	}
 }
 
@@ -606,13 +662,18 @@ func (f *follower) prune(ctx context.Context) error {
 	}
 }
 
+// reportMode publishes the mode in Progress.
+func (f *follower) reportMode() (m mode, queued int, skipped uint64) {
+	m, queued, skipped = f.queue.state()
+	f.report(func(p *Progress) { p.CatchingUp, p.CountsOnly, p.Skipped = m == catchingUp, m == counting, skipped })
+	return m, queued, skipped
+}
+
 // changeMode publishes the mode in Progress, and ends counting when the load is low enough to write
 // rows.
 func (f *follower) changeMode(ctx context.Context) error {
-	m, queued, skipped := f.queue.state()
-	f.report(func(p *Progress) {
-		p.CatchingUp, p.CountsOnly, p.Skipped, p.Problem = m == catchingUp, m == counting, skipped, ""
-	})
+	m, queued, skipped := f.reportMode()
+	f.report(func(p *Progress) { p.Problem = "" })
 	now := time.Now()
 	switch {
 	case m != counting:

@@ -8,7 +8,7 @@ import (
 
 // The search index is never urgent, but it takes CPU from timers, which are urgent: writing a change
 // costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
-// CPU time, in slices of a millisecond with pauses between them: the rows of a full queue take a third of a second
+// CPU time, in slices of about a millisecond with pauses between them. The rows of a full queue take a third of a second
 // of one CPU, and on two cores timers would be late meanwhile. On a busy machine the follower yields: it writes at
 // minDuty, and stops reading while its queue is full. A stream of a bucket keeps the last record of each key, so a record that changes
 // several times meanwhile is read once.
@@ -27,6 +27,8 @@ const (
 	// writeCost and mostRowCost bound the CPU time of a transaction, and of a row in it.
 	writeCost   = 5 * time.Millisecond
 	mostRowCost = 50 * time.Microsecond
+	// leastRows is the number of rows that any transaction may have.
+	leastRows = 10 * sliceRows
 	// leastPause is the least pause between two slices of a transaction.
 	leastPause = 4 * time.Millisecond
 	// yieldBelow is the number of spare cores below which the follower yields.
@@ -78,17 +80,23 @@ func (p *pacer) look(now time.Time) load {
 	if !p.looked.IsZero() && now.Sub(p.looked) < lookLeast {
 		return p.load
 	}
-	// What writing takes itself is spare, too.
-	own := 0.0
-	if !p.looked.IsZero() {
-		own = min(p.worked.Seconds()/now.Sub(p.looked).Seconds(), maxDuty)
-	}
 	p.load = free
-	if cores, ok := p.adapt(own, now); ok {
+	if cores, ok := p.adapt(p.own(now), now); ok {
 		p.load = p.loadWith(cores, now)
 	}
 	return p.load
 }
+
+// own returns the cores that writing itself took since the last look. They are spare, too.
+func (p *pacer) own(now time.Time) float64 {
+	if p.looked.IsZero() {
+		return 0
+	}
+	return min(p.worked.Seconds()/now.Sub(p.looked).Seconds(), maxDuty)
+}
+
+// lookBetween adapts the duty between two slices of a transaction. It leaves the load as it is.
+func (p *pacer) lookBetween(now time.Time) { p.adapt(p.own(now), now) }
 
 // lookInPause adapts the duty within a pause. It does not count the write before the pause as spare, because only a part of
 // that write may be in the measured time. So it may find too few spare cores, and leaves the load as it is.
@@ -132,6 +140,18 @@ func (p *pacer) loadWith(cores float64, now time.Time) load {
 		return pressed
 	}
 	return busy
+}
+
+// rows returns how many rows of a cost one transaction may have, so that it takes about as long as writePace.
+func (p *pacer) rows(cost time.Duration) int {
+	if cost == 0 {
+		cost = mostRowCost // not measured yet
+	}
+	duty := p.duty
+	if duty == 0 {
+		duty = maxDuty // look was not called yet
+	}
+	return max(int(duty*float64(writePace)/float64(cost)), leastRows)
 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause

@@ -3,6 +3,8 @@ package visibility
 import (
 	"context"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -136,13 +138,13 @@ func TestCoalesce(t *testing.T) {
 	for revision := range uint64(1000) {
 		q.put(&Change{ID: schemas.NewTimerID("/a", fmt.Sprint(revision%5)), Revision: revision + 1})
 	}
-	changes, read, arrived := q.take()
+	changes, read, arrived := q.take(math.MaxInt)
 	if len(changes) != 5 || read[0] != 1000 || arrived != 1000 {
 		t.Errorf("got %d changes up to %v of %d, want 5 up to 1000 of 1000", len(changes), read, arrived)
 	}
-	for id, c := range changes {
+	for _, c := range changes {
 		if c.Revision <= 995 {
-			t.Errorf("%s: got revision %d, want the last", id, c.Revision)
+			t.Errorf("%s: got revision %d, want the last", c.ID, c.Revision)
 		}
 	}
 }
@@ -168,7 +170,7 @@ func TestQueueWhileWriting(t *testing.T) {
 			}
 		}
 		want(most)
-		q.take()
+		q.take(math.MaxInt)
 		want(most)
 		q.wrote(3)
 		want(most + 3)
@@ -183,9 +185,9 @@ func TestQueueWhileWriting(t *testing.T) {
 type slicedStore struct{ Store }
 
 func (slicedStore) Write(_ context.Context, b Batch) error {
-	for range len(b.Changes) / sliceRows {
+	for i := range len(b.Changes) / sliceRows {
 		time.Sleep(time.Millisecond)
-		if b.Between != nil {
+		if (i+1)*sliceRows < len(b.Changes) && b.Between != nil {
 			b.Between(sliceRows)
 		}
 	}
@@ -201,7 +203,7 @@ func TestWritePauses(t *testing.T) {
 		paced, stopping bool
 		want            time.Duration
 	}{
-		{"paced", true, false, slices * time.Millisecond * 20}, // minDuty is a twentieth
+		{"paced", true, false, time.Millisecond + (slices-1)*20*time.Millisecond}, // minDuty is a twentieth
 		{"the node is about to stop", true, true, slices * time.Millisecond},
 		{"the last write of a node", false, false, slices * time.Millisecond},
 	} {
@@ -212,7 +214,8 @@ func TestWritePauses(t *testing.T) {
 			}
 			f := &follower{
 				o: &Options{metrics: m}, store: slicedStore{}, queue: newQueue(1, slices*sliceRows),
-				offsets: make([]Offset, 1), asOf: make([]int64, 1), pace: pacer{duty: minDuty, looked: time.Now().Add(time.Hour)},
+				offsets: make([]Offset, 1), asOf: make([]int64, 1), rowCost: time.Microsecond, // so that one transaction may have all
+				pace: pacer{duty: minDuty, looked: time.Now().Add(time.Hour)},
 			}
 			for i := range slices * sliceRows {
 				f.queue.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
@@ -229,9 +232,54 @@ func TestWritePauses(t *testing.T) {
 			if took := time.Since(begun); took != c.want {
 				t.Errorf("%s: %d slices took %s, want %s", c.name, slices, took, c.want)
 			}
+			if next := time.Until(f.pace.next); next != 19*time.Millisecond && c.paced && !c.stopping {
+				t.Errorf("%s: the next transaction begins in %s, want 19 ms after the last slice", c.name, next)
+			}
 			if f.queue.writing != 0 {
 				t.Errorf("%s: %d changes count as not written", c.name, f.queue.writing)
 			}
 		})
+	}
+}
+
+// TestTakeLowest: a part of the queue has the changes with the lowest revisions of each shard, and exactly those up to
+// the revisions that take returns.
+func TestTakeLowest(t *testing.T) {
+	t.Parallel()
+	const shards, most = 3, 1000
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 50 {
+		q := newQueue(shards, most)
+		newest := make([]uint64, shards)
+		for i := range rng.IntN(most) {
+			shard := rng.IntN(shards)
+			newest[shard] += 1 + rng.Uint64N(3)
+			q.put(&Change{Shard: shard, ID: schemas.NewTimerID("/t", fmt.Sprint(shard, i%700)), Revision: newest[shard]})
+		}
+		queued, before := len(q.changes), make([]uint64, shards)
+		for queued > 0 {
+			n := 1 + rng.IntN(300)
+			changes, read, _ := q.take(n)
+			if len(changes) > n || queued > n && len(changes) < n-shards {
+				t.Fatalf("%d of %d changes taken, want %d", len(changes), queued, min(n, queued))
+			}
+			for _, c := range changes {
+				if c.Revision <= before[c.Shard] || c.Revision > read[c.Shard] {
+					t.Fatalf("shard %d: revision %d taken, want one after %d and up to %d", c.Shard, c.Revision, before[c.Shard], read[c.Shard])
+				}
+			}
+			for _, c := range q.changes {
+				if c.Revision <= read[c.Shard] {
+					t.Fatalf("shard %d: revision %d is left, and was to be taken with those up to %d", c.Shard, c.Revision, read[c.Shard])
+				}
+			}
+			before, queued = read, len(q.changes)
+			q.wrote(len(changes))
+		}
+		for shard := range newest {
+			if before[shard] != newest[shard] {
+				t.Errorf("shard %d: all is taken up to revision %d, want %d", shard, before[shard], newest[shard])
+			}
+		}
 	}
 }

@@ -228,7 +228,7 @@ func (s *sqlStore) Write(ctx context.Context, b Batch) error {
 			if err := w.change(&b.Changes[i]); err != nil {
 				return err
 			}
-			if (i+1)%sliceRows == 0 && b.Between != nil {
+			if rows := i + 1; rows%sliceRows == 0 && rows < len(b.Changes) && b.Between != nil {
 				b.Between(sliceRows)
 			}
 		}

@@ -741,7 +741,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestWriteBetween: Write calls Between after each slice of a batch, within the transaction.
+// TestWriteBetween: Write calls Between between the slices of a batch, within the transaction.
 func TestWriteBetween(t *testing.T) {
 	t.Parallel()
 	s, _, err := OpenSQL(t.Context(), t.TempDir())
@@ -754,7 +754,7 @@ func TestWriteBetween(t *testing.T) {
 		}
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
-	b := Batch{Changes: make([]Change, 0, 3*sliceRows+1)}
+	b := Batch{Changes: make([]Change, 0, 4*sliceRows)}
 	for i := range cap(b.Changes) {
 		c := randomChange(rng, 1000, uint64(i)+1)
 		c.ID = schemas.NewTimerID("/between", fmt.Sprint(i))

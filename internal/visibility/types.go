@@ -197,8 +197,8 @@ type Offset struct {
 type Batch struct {
 	Changes []Change
 	Offsets map[int]Offset
-	// Between is called within the transaction after each sliceRows changes, with their number. It may pause. nil: not
-	// called.
+	// Between is called within the transaction between each sliceRows changes and the next, with their number. It may
+	// pause. nil: not called.
 	Between func(rows int)
 }
 

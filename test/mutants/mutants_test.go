@@ -185,6 +185,7 @@ var planted = []plant{
 	{m("search index: a catch-up on a machine that stays busy never counts", "internal/visibility/follower.go", "if f.yielded = false; f.catchesUp {", "if f.yielded = false; false {"), "./internal/visibility", "TestFollow"},
 	{m("search index: a batch is written without pauses", "internal/visibility/follower.go", "			f.pauseBetween(ctx, f.pace.slice(rows, ended.Sub(sliceBegun)))\n", "			_ = f.pace.slice(rows, ended.Sub(sliceBegun))\n"), "./internal/visibility", "TestWritePauses"},
 	{m("search index: the queue fills while it is written", "internal/visibility/follower.go", "len(q.changes)+q.writing >= q.most && !q.closed", "len(q.changes) >= q.most && !q.closed"), "./internal/visibility", "TestQueueWhileWriting"},
+	{m("search index: the offset of a part of the queue goes too far", "internal/visibility/follower.go", "keys[taken].revision - 1", "keys[taken].revision"), "./internal/visibility", "TestTakeLowest"},
 	{m("search index: a batch has no slices", "internal/visibility/sqlstore.go", "				b.Between(sliceRows)\n", "				_ = b\n"), "./internal/visibility", "TestWriteBetween"},
 	{m("search index: a pause outlives the load", "internal/visibility/pacer.go", "next.Before(p.next) {\n\t\tp.next = next", "false {\n\t\tp.next = next"), "./internal/visibility", "TestPacerPauseFollowsDuty"},
 	{m("order: a redelivery trusts the record that was read before its turn", "functions/order.go", "\tif d.complete {\n\t\t// The record was read", "\tif false {\n\t\t// The record was read"), "./functions", "TestOrderEndsBeforeTurn"},
