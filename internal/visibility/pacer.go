@@ -10,8 +10,8 @@ import (
 // costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
 // CPU time, in slices of about a millisecond with pauses between them. The rows of a full queue take a third of a second
 // of one CPU, and on two cores timers would be late meanwhile. On a busy machine the follower yields: it writes at
-// minDuty, and stops reading while its queue is full. A stream of a bucket keeps the last record of each key, so a record that changes
-// several times meanwhile is read once.
+// minDuty, and stops reading while its queue is full. A stream of a bucket keeps the last record of each key, so a
+// record that changes several times meanwhile is read once.
 //
 // A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
 // machine has CPU time to spare again, the follower reads the missed changes (catchingUp). If the machine is
@@ -147,11 +147,7 @@ func (p *pacer) rows(cost time.Duration) int {
 	if cost == 0 {
 		cost = mostRowCost // not measured yet
 	}
-	duty := p.duty
-	if duty == 0 {
-		duty = maxDuty // look was not called yet
-	}
-	return max(int(duty*float64(writePace)/float64(cost)), leastRows)
+	return max(int(p.share()*float64(writePace)/float64(cost)), leastRows)
 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause
@@ -180,9 +176,13 @@ func (p *pacer) wrote(rows int, took time.Duration, now time.Time) {
 
 // pause returns the pause after a write of a cost with the present duty.
 func (p *pacer) pause(cost time.Duration) time.Duration {
-	duty := p.duty
-	if duty == 0 {
-		duty = maxDuty // look was not called yet
+	return time.Duration(float64(cost) * (1/p.share() - 1))
+}
+
+// share returns the present duty.
+func (p *pacer) share() float64 {
+	if p.duty == 0 {
+		return maxDuty // look was not called yet
 	}
-	return time.Duration(float64(cost) * (1/duty - 1))
+	return p.duty
 }

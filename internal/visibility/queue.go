@@ -1,0 +1,234 @@
+package visibility
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// maxQueued bounds the changed timers that wait to be written, about 1 kB each.
+	maxQueued = 20_000
+	// maxOverlay bounds the counters while it only counts.
+	maxOverlay = 100_000
+)
+
+// mode is what the Follower does with a change.
+type mode uint8
+
+const (
+	// catchingUp queues changes, and waits while the queue is full: after a start, after counting, and after a
+	// time in which the follower yielded.
+	catchingUp mode = iota
+	// following queues changes. When the queue is full, they wait, until the follower has written
+	// what is in it, or begins to count (overflow).
+	following
+	// counting counts outcomes. The offsets stay.
+	counting
+)
+
+// queue has the changes that wait to be written. The tails put, the writer takes.
+type queue struct {
+	mu   sync.Mutex
+	room sync.Cond
+	// wake has a value when the queue is full.
+	wake chan struct{}
+	most int
+
+	mode    mode
+	closed  bool // put waits for nothing
+	changes map[schemas.TimerID]Change
+	// writing is the number of changes that were taken and are not written yet. They count as queued, so that the
+	// tails read no faster than the follower writes.
+	writing int
+	read    []uint64 // by shard: the last revision that is in the queue or written
+	arrived int      // changes since the last take
+	skipped uint64
+	overlay map[overlayKey]int64
+}
+
+// overlayKey is a counter of outcomes while rows are not written.
+type overlayKey struct {
+	minute int64
+	service
+	state schemas.State
+}
+
+func newQueue(shards, most int) *queue {
+	q := &queue{wake: make(chan struct{}, 1), most: most, changes: map[schemas.TimerID]Change{}, read: make([]uint64, shards), overlay: map[overlayKey]int64{}}
+	q.room.L = &q.mu
+	return q
+}
+
+// put queues a change, or counts it.
+func (q *queue) put(c *Change) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.arrived++
+	for _, queued := q.changes[c.ID]; !queued && len(q.changes)+q.writing >= q.most && !q.closed; _, queued = q.changes[c.ID] {
+		if len(q.changes) >= q.most {
+			select {
+			case q.wake <- struct{}{}:
+			default:
+			}
+		}
+		if q.mode == counting {
+			break
+		}
+		q.room.Wait()
+	}
+	switch {
+	case q.closed:
+	case q.mode == counting:
+		q.count(c)
+	default:
+		q.changes[c.ID] = *c
+		q.read[c.Shard] = c.Revision
+	}
+}
+
+// passBy advances the revision of a shard past a record that has no row.
+func (q *queue) passBy(shard int, revision uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mode != counting && !q.closed {
+		q.read[shard] = revision
+	}
+}
+
+// count counts the outcome of a timer whose row is not written.
+func (q *queue) count(c *Change) {
+	q.skipped++
+	r := &c.Record
+	if !r.State.Final() || r.Schedule != nil || r.DoneMs == 0 {
+		return
+	}
+	tenant, name := schemas.SplitService(r.Service)
+	k := overlayKey{r.DoneMs / minuteMs, service{tenant, name}, r.State}
+	if _, ok := q.overlay[k]; ok || len(q.overlay) < maxOverlay {
+		q.overlay[k]++
+	}
+}
+
+// take takes at most n changes, of each shard those with the lowest revisions, and returns the revisions up to which
+// they go. Call wrote once they are written.
+func (q *queue) take(n int) (changes []Change, read []uint64, arrived int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	read, arrived = slices.Clone(q.read), q.arrived
+	if len(q.changes) <= n {
+		changes = make([]Change, 0, len(q.changes))
+		for _, c := range q.changes {
+			changes = append(changes, c)
+		}
+		q.changes = make(map[schemas.TimerID]Change, len(changes))
+	} else {
+		changes = q.takeLowest(n, read)
+	}
+	q.arrived, q.writing = 0, len(changes)
+	q.room.Broadcast() // in mode counting, and for changes of timers that are no longer queued
+	return changes, read, arrived
+}
+
+// takeLowest takes about n of the more than n changes, and lowers read to the revisions before the changes that stay.
+func (q *queue) takeLowest(n int, read []uint64) []Change {
+	type key struct {
+		revision uint64
+		id       schemas.TimerID
+	}
+	byShard := make([][]key, len(q.read))
+	for id, c := range q.changes {
+		byShard[c.Shard] = append(byShard[c.Shard], key{c.Revision, id})
+	}
+	changes := make([]Change, 0, n)
+	queued := len(q.changes)
+	for shard, keys := range byShard {
+		slices.SortFunc(keys, func(a, b key) int { return cmp.Compare(a.revision, b.revision) })
+		taken := len(keys) * n / queued
+		for _, k := range keys[:taken] {
+			changes = append(changes, q.changes[k.id])
+			delete(q.changes, k.id)
+		}
+		if taken < len(keys) {
+			read[shard] = keys[taken].revision - 1
+		}
+	}
+	return changes
+}
+
+// wrote takes note that a number of the taken changes were written, or will not be.
+func (q *queue) wrote(rows int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.writing -= min(rows, q.writing)
+	q.room.Broadcast()
+}
+
+// giveBack puts changes back that could not be written.
+func (q *queue) giveBack(changes []Change) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range changes {
+		c := &changes[i]
+		if newer, ok := q.changes[c.ID]; !ok || newer.Revision < c.Revision {
+			q.changes[c.ID] = *c
+		}
+	}
+}
+
+// begin empties the queue for tails that begin after the given revisions.
+func (q *queue) begin(after []uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mode, q.closed, q.arrived = catchingUp, false, 0
+	clear(q.changes)
+	copy(q.read, after)
+}
+
+// end makes put return at once.
+func (q *queue) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.room.Broadcast()
+}
+
+// setMode changes from one mode to another.
+func (q *queue) setMode(from, to mode) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mode == from {
+		if q.mode = to; to == following {
+			clear(q.overlay)
+		}
+	}
+}
+
+// overflow begins to count if the queue is full.
+func (q *queue) overflow() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mode == following && q.full() {
+		q.mode = counting
+		q.room.Broadcast()
+	}
+}
+
+// full reports whether the tails wait for room, or will in a moment: after the last slice of a transaction they put as
+// many changes as it had.
+func (q *queue) full() bool { return len(q.changes) >= q.most-min(sliceRows, q.most/8) }
+
+// isFull is full, for the follower.
+func (q *queue) isFull() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.full()
+}
+
+func (q *queue) state() (m mode, queued int, skipped uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mode, len(q.changes), q.skipped
+}
