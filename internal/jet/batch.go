@@ -63,11 +63,12 @@ type write struct {
 // streamWrites are the writes of one stream.
 type streamWrites struct {
 	queue   []write
-	halves  [][]write // parts of refused batches, which go first
-	singles int       // in flight
-	batch   bool      // a batch is in flight, or its journal is
-	ready   *batch    // the batch whose journal is stored: it goes next
-	journal string    // the subject of the journals, "" if no write of the stream rolls up
+	halves  [][]write  // parts of refused batches, which go first
+	singles int        // in flight
+	batch   bool       // a batch is in flight, or its journal is
+	ready   *batch     // the batch whose journal is stored: it goes next
+	own     *ownWrites // nil: they are not kept
+	journal string     // the subject of the journals, "" if no write of the stream rolls up
 	// unstored is the id of the last batch that has a journal and was not stored. It is the writer's part of that id if
 	// the batch was not answered, and "" if there is none, or if an empty journal follows.
 	unstored string
@@ -100,6 +101,7 @@ func (b *batch) refuse() {
 // committer commits the writes of several streams, by themselves or in batches.
 type committer struct {
 	pub        *publisher
+	own        map[string]*ownWrites // by stream
 	journalOf  func(stream string) (subject string)
 	maxJournal int           // bytes
 	permits    chan struct{} // bounds the writes that wait or are in flight
@@ -118,9 +120,9 @@ type committer struct {
 	closed  bool
 }
 
-func newCommitter(pub *publisher, window int, j Journals) *committer {
+func newCommitter(pub *publisher, window int, j Journals, own map[string]*ownWrites) *committer {
 	c := &committer{
-		pub: pub, journalOf: j.Subject, maxJournal: max(j.MaxBytes-journalFrame, 0), permits: make(chan struct{}, window), wake: make(chan struct{}, 1),
+		pub: pub, own: own, journalOf: j.Subject, maxJournal: max(j.MaxBytes-journalFrame, 0), permits: make(chan struct{}, window), wake: make(chan struct{}, 1),
 		stop: make(chan struct{}), by: map[string]*streamWrites{},
 	}
 	c.stopped.Go(c.run)
@@ -131,7 +133,7 @@ func newCommitter(pub *publisher, window int, j Journals) *committer {
 func (c *committer) of(stream string) *streamWrites {
 	q := c.by[stream]
 	if q == nil {
-		q = &streamWrites{journal: c.journalOf(stream)}
+		q = &streamWrites{journal: c.journalOf(stream), own: c.own[stream]}
 		c.by[stream], c.all = q, append(c.all, q)
 	}
 	return q
@@ -333,11 +335,11 @@ func (c *committer) writeEmptyJournal(q *streamWrites) error {
 	if err != nil {
 		failed()
 	} else {
-		c.pub.send("write an empty journal", q.journal, nil, emptyJournal(batch), func(_ Ack, err error) {
+		c.pub.send("write an empty journal", q.journal, nil, emptyJournal(batch), q.own.keep(q.journal, nil, func(_ Ack, err error) {
 			if err != nil {
 				failed()
 			}
-		})
+		}))
 	}
 	c.mu.Lock()
 	q.sending = false
@@ -424,7 +426,7 @@ func (c *committer) begin(q *streamWrites, ws []write) {
 		c.commit(b)
 		return
 	}
-	c.pub.send("write the journal of a batch", q.journal, nil, journal, func(a Ack, err error) { c.journaled(b, a, err) })
+	c.pub.send("write the journal of a batch", q.journal, nil, journal, q.own.keep(q.journal, nil, func(a Ack, err error) { c.journaled(b, a, err) }))
 }
 
 // journaled has a batch sent once its journal is stored. If the server or the client refuses the journal, for example

@@ -41,7 +41,7 @@ func New(nc *nats.Conn, o Options) (*Client, error) {
 	reads, streams := &Reads{conn}, &StreamAdmin{conn}
 	return &Client{
 		Connection: conn, Writes: &Writes{conn: conn, window: o.Window, reads: reads}, Reads: reads,
-		StreamAdmin: streams, ConsumerAdmin: &ConsumerAdmin{conn}, Readers: &Readers{conn}, Copies: &Copies{conn, streams},
+		StreamAdmin: streams, ConsumerAdmin: &ConsumerAdmin{conn}, Readers: &Readers{conn, streams}, Copies: &Copies{conn, streams},
 	}, nil
 }
 

@@ -40,6 +40,8 @@ type Connection struct {
 	timeout time.Duration
 	mapErr  errorMapper
 	pub     *publisher
+	// own has the streams of KeepWrites.
+	own map[string]*ownWrites
 
 	background *Background // until close
 }
@@ -49,7 +51,7 @@ func newConnection(nc *nats.Conn, o Options) (*Connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("jet: %w", err)
 	}
-	c := &Connection{nc: nc, js: js, timeout: o.Timeout, mapErr: errorMapper{o.MapError}}
+	c := &Connection{nc: nc, js: js, timeout: o.Timeout, mapErr: errorMapper{o.MapError}, own: map[string]*ownWrites{}}
 	if c.pub, err = newPublisher(nc, o.Window, o.Timeout, c.mapErr); err != nil {
 		return nil, err
 	}

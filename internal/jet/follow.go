@@ -30,7 +30,14 @@ const (
 // without repeating a message. It ends with ctx. interrupted is called with the first
 // error after a message has been read.
 func (c *Readers) Follow(ctx context.Context, stream, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
-	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: FollowBatch}, filter, after, fn, interrupted)
+	o := ReaderOptions{Stream: stream, Most: FollowBatch}
+	own := c.conn.own[stream]
+	if own == nil || own.prefix+"*" != filter {
+		c.followAgain(ctx, o, filter, after, fn, interrupted)
+		return
+	}
+	f := &ownFollower{c: c, own: own, stream: stream, filter: filter, after: &after, fn: fn}
+	c.readAgain(ctx, &after, interrupted, func() error { return f.read(ctx, o) })
 }
 
 // FollowSlowly is Follow for an fn that may take long: at most slowBatch messages, and maxBytes
@@ -48,14 +55,27 @@ func (c *Readers) FollowAtPace(ctx context.Context, stream, filter string, after
 
 // followAgain reads with one consumer after the other.
 func (c *Readers) followAgain(ctx context.Context, o ReaderOptions, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
+	c.readAgain(ctx, &after, interrupted, func() error {
+		return c.follow(ctx, o, filter, &after, func(m *Msg) bool {
+			fn(m)
+			return true
+		})
+	})
+}
+
+// readAgain calls read, which moves after, until ctx ends, with a pause after an error.
+func (c *Readers) readAgain(ctx context.Context, after *uint64, interrupted func(error), read func() error) {
 	failing := false
 	for ctx.Err() == nil {
-		was := after
-		err := c.follow(ctx, o, filter, &after, fn)
+		was := *after
+		err := read()
 		if ctx.Err() != nil {
 			return
 		}
-		if !failing || after != was {
+		if err == nil {
+			continue
+		}
+		if !failing || *after != was {
 			interrupted(err)
 			failing = true
 		}
@@ -68,14 +88,15 @@ func (c *Readers) followAgain(ctx context.Context, o ReaderOptions, filter strin
 	}
 }
 
-// follow reads with one consumer until that is lost.
-func (c *Readers) follow(ctx context.Context, o ReaderOptions, filter string, after *uint64, fn func(*Msg)) error {
+// follow reads with one consumer until that is lost, or fn wants no more.
+func (c *Readers) follow(ctx context.Context, o ReaderOptions, filter string, after *uint64, fn func(*Msg) (more bool)) error {
 	cfg := jetstream.ConsumerConfig{FilterSubject: filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1}
-	return c.readRounds(ctx, "follow "+o.Stream, o, cfg, func() {}, func(m *Msg) {
-		if m.Sequence > *after {
-			*after = m.Sequence
-			fn(m)
+	return c.readRounds(ctx, "follow "+o.Stream, o, cfg, func() {}, func(m *Msg) bool {
+		if m.Sequence <= *after {
+			return true
 		}
+		*after = m.Sequence
+		return fn(m)
 	})
 }
 
@@ -87,11 +108,14 @@ func (c *Readers) Watch(ctx context.Context, stream, filter string, updatesOnly 
 	if updatesOnly {
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	}
-	return c.readRounds(ctx, "watch "+stream, ReaderOptions{Stream: stream, Most: FollowBatch}, cfg, begun, fn)
+	return c.readRounds(ctx, "watch "+stream, ReaderOptions{Stream: stream, Most: FollowBatch}, cfg, begun, func(m *Msg) bool {
+		fn(m)
+		return true
+	})
 }
 
-// readRounds reads with a consumer of its own until that is lost. o has the stream and the limits.
-func (c *Readers) readRounds(ctx context.Context, op string, o ReaderOptions, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
+// readRounds reads with a consumer of its own until that is lost, or fn wants no more. o has the stream and the limits.
+func (c *Readers) readRounds(ctx context.Context, op string, o ReaderOptions, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg) (more bool)) error {
 	bound, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return err
@@ -117,7 +141,9 @@ func (c *Readers) readRounds(ctx context.Context, op string, o ReaderOptions, cf
 		if err != nil {
 			return err
 		}
-		fn(&d.Msg)
+		if !fn(&d.Msg) {
+			return nil
+		}
 	}
 }
 

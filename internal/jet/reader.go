@@ -118,7 +118,10 @@ type Reader struct {
 // Read reads an existing consumer and ends with ErrReaderLost when the consumer is lost.
 // Follow makes consumers of its own and continues after any failure, without a gap or a
 // repetition. Watch makes one, and ends when it is lost.
-type Readers struct{ conn *Connection }
+type Readers struct {
+	conn    *Connection
+	streams *StreamAdmin
+}
 
 // Read makes a reader of a consumer that exists.
 func (c *Readers) Read(o ReaderOptions) (*Reader, error) {

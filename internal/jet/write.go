@@ -47,9 +47,18 @@ type Journals struct {
 	MaxBytes int
 }
 
+// KeepWrites has Follow take the messages of a stream that this client has written with WriteAsync from memory, as
+// long as most messages of the stream are such. prefix begins the subjects that Follow passes. The stream must have one
+// replica. It must be called before the first write, and before CommitInBatches.
+func (c *Writes) KeepWrites(stream, prefix string) {
+	c.conn.own[stream] = newOwnWrites(prefix)
+}
+
 // CommitInBatches makes WriteAsync gather writes from now on; see committer. The server
 // must have atomic batches; see ServerInfo. It must be called before the first write.
-func (c *Writes) CommitInBatches(j Journals) { c.batches = newCommitter(c.conn.pub, c.window, j) }
+func (c *Writes) CommitInBatches(j Journals) {
+	c.batches = newCommitter(c.conn.pub, c.window, j, c.conn.own)
+}
 
 // Reconnects returns how often the connection was established again.
 func (c *Writes) Reconnects() uint64 { return c.conn.pub.reconnects() }
@@ -95,6 +104,7 @@ func (c *Writes) CreateAsync(op, subject string, data []byte, ttl time.Duration,
 
 // WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
 func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+	done = c.conn.own[stream].keep(subject, data, done)
 	if c.batches == nil {
 		c.conn.pub.send(op, subject, hdr, data, done)
 		return

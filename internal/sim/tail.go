@@ -7,7 +7,7 @@ import (
 )
 
 // fetch reads the next records of the shard's stream as an ordered consumer does: from some
-// replica, in order, a few at a time.
+// replica, in order, a few at a time, or as from memory: with the revisions that have been replaced.
 func (t *term) fetch() {
 	if t.fetching || t.ended || len(t.tail) >= recordBuffer {
 		return
@@ -30,7 +30,7 @@ func (t *term) fetch() {
 			return
 		}
 		stream := fake.StreamShard(t.shard)
-		got, pos := t.n.client.ReadTail(t.shard, t.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60))
+		got, pos := t.n.client.ReadTail(t.shard, t.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60), t.replacedFrom)
 		if pos == t.tailPos {
 			if pos < w.server.LastSeq(stream) {
 				again(w.between(time.Millisecond, 50*time.Millisecond)) // the replica lags

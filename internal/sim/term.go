@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,11 +34,13 @@ type term struct {
 	waking bool
 	timer  uint64 // number of the present wait
 
-	tail     []store.Timer
-	scan     []scheduler.Event
-	tailPos  uint64
-	fetching bool
-	scanRoom signal
+	tail    []store.Timer
+	scan    []scheduler.Event
+	tailPos uint64
+	// replacedFrom is the sequence after which the tail has replaced revisions.
+	replacedFrom uint64
+	fetching     bool
+	scanRoom     signal
 }
 
 var _ scheduler.Host = (*term)(nil)
@@ -181,6 +184,9 @@ func (t *term) Wake() {
 func (t *term) Follow(after uint64) {
 	if t.tailPos = after; t.w.cfg.Plant == PlantTailDropped {
 		t.tailPos = t.w.server.LastSeq(fake.StreamShard(t.shard))
+	}
+	if t.replacedFrom = math.MaxUint64; t.w.p.replaced {
+		t.replacedFrom = t.w.server.LastSeq(fake.StreamShard(t.shard))
 	}
 	t.fetch()
 }

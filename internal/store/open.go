@@ -116,6 +116,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.Close()
 		return nil, err
 	}
+	s.keepWrites()
 	s.journals = &journals{jet: c, shards: s.Shards, log: log, restored: map[int]uint64{}}
 	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.journal(ctx, m.configs.atomic) }); err != nil {
 		c.Close()
@@ -144,6 +145,17 @@ func (s *Store) journal(ctx context.Context, atomic bool) error {
 		return nil
 	}
 	return s.journals.restore(ctx)
+}
+
+// keepWrites has the tails of the shards take what this process writes from memory. A shard with replicas is read from its
+// stream: a replica that is behind would answer that there is nothing.
+func (s *Store) keepWrites() {
+	if s.cfg.Replicas > 1 {
+		return
+	}
+	for n := range s.subjects {
+		s.jet.KeepWrites(s.subjects[n].stream, s.subjects[n].timer)
+	}
 }
 
 // openRecords constructs the parts that read and write records. Their streams must exist.

@@ -2,6 +2,7 @@ package fake_test
 
 import (
 	"context"
+	"math"
 	"os"
 	"sync"
 	"testing"
@@ -106,7 +107,7 @@ func (l *local) Tail(ctx context.Context, shard int, after uint64, fn func(store
 		for {
 			l.mu.Lock()
 			var got []store.Timer
-			got, after = l.ReadTail(shard, after, l.server.LastSeq(fake.StreamShard(shard)), 100)
+			got, after = l.ReadTail(shard, after, l.server.LastSeq(fake.StreamShard(shard)), 100, math.MaxUint64)
 			changed := l.changed
 			l.mu.Unlock()
 			for _, t := range got {

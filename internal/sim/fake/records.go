@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -458,7 +459,7 @@ func (c *Client) scan(ctx context.Context, shard int, after uint64, fn func(stor
 			if upTo < newest {
 				return errBehind
 			}
-			got, to, end = c.next(shard, from, upTo, scanBatch)
+			got, to, end = c.next(shard, from, upTo, scanBatch, math.MaxUint64)
 			return nil
 		})
 		if err != nil {
@@ -495,14 +496,15 @@ func (m *message) isRecord() bool { return m.subject == "" && m.slot == recordSl
 
 // next returns the records of a shard after the sequence after, as of the sequence upTo. It
 // looks at no more than look messages. last is the last sequence that it looked at; end is true
-// if that is upTo.
-func (c *Client) next(shard int, after, upTo uint64, look int) (got []store.Timer, last uint64, end bool) {
+// if that is upTo. It leaves out revisions that were replaced, but for
+// those after the sequence replacedFrom.
+func (c *Client) next(shard int, after, upTo uint64, look int, replacedFrom uint64) (got []store.Timer, last uint64, end bool) {
 	st := c.s.shards[shard]
 	upTo = min(upTo, st.seq)
 	for ; after < upTo && look > 0; look-- {
 		m := st.log[after]
 		after++
-		if !m.isRecord() || !st.alive(m) || st.superseded(m, upTo) {
+		if !m.isRecord() || after <= replacedFrom && (!st.alive(m) || st.superseded(m, upTo)) {
 			continue
 		}
 		if t, ok := c.decode(m); ok {
@@ -513,10 +515,10 @@ func (c *Client) next(shard int, after, upTo uint64, look int) (got []store.Time
 }
 
 // ReadTail returns the records of a shard after a sequence, as a consumer reads them from a
-// replica whose last sequence is upTo: replaced revisions are absent. It looks at no more than
-// look messages and returns the last sequence that it looked at.
-func (c *Client) ReadTail(shard int, after, upTo uint64, look int) ([]store.Timer, uint64) {
-	got, last, _ := c.next(shard, after, upTo, look)
+// replica whose last sequence is upTo: replaced revisions are absent, but for those after the sequence replacedFrom, which
+// come as from the memory of the process that has written them. It looks at no more than look messages and returns the last sequence that it looked at.
+func (c *Client) ReadTail(shard int, after, upTo uint64, look int, replacedFrom uint64) ([]store.Timer, uint64) {
+	got, last, _ := c.next(shard, after, upTo, look, replacedFrom)
 	return got, last
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -238,7 +239,7 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 		var last uint64
 		var end bool
 		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
-			got, last, end = c.next(shard, after, upTo, scanBatch)
+			got, last, end = c.next(shard, after, upTo, scanBatch, math.MaxUint64)
 			return nil
 		})
 		if err != nil {

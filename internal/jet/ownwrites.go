@@ -1,0 +1,218 @@
+package jet
+
+import (
+	"bytes"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// maxOwnWrites and maxOwnBytes bound the writes that ownWrites keeps, and the bytes of their data.
+	maxOwnWrites = 16384
+	maxOwnBytes  = 8 << 20
+	// minOwnWrites is the number of writes for which ownWrites has space at first. Both numbers are powers of two.
+	minOwnWrites = 256
+)
+
+// ownWrites keeps the writes of this client to one stream that the server has acknowledged, by their sequences, until
+// the follower of the stream has passed them. So the follower need not read them back from the stream; see
+// followOwn.
+//
+// It keeps writes only between begin and end. It is a cache: a write that it does not have is read from the stream. It
+// ends by itself when it is full, or when the connection breaks: a server that has lost its last writes gives their
+// sequences to others. Safe for concurrent use.
+type ownWrites struct {
+	prefix string // of the subjects whose messages the follower passes
+	// taken is true while a follower uses the writes; keeps is true between begin and end.
+	taken, keeps atomic.Bool
+	// sent counts the writes.
+	sent atomic.Uint64
+	// wake has an element when a write was kept and the follower waits.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	next    uint64     // sequences before it have passed
+	last    uint64     // the greatest sequence that was kept
+	ring    []ownWrite // by sequence, modulo its length, which is a power of two
+	bytes   int
+	late    int  // acknowledgements of writes for the follower that had passed
+	waiting bool // for an element of wake
+}
+
+// ownWrite is an acknowledged write. Its subject is empty if the follower does not pass it.
+type ownWrite struct {
+	seq     uint64
+	subject string
+	data    []byte
+}
+
+func newOwnWrites(prefix string) *ownWrites {
+	return &ownWrites{prefix: prefix, wake: make(chan struct{}, 1)}
+}
+
+// keep returns done, extended to keep a write once it is acknowledged. It copies data, which the caller may use again. A nil
+// ownWrites keeps nothing.
+func (o *ownWrites) keep(subject string, data []byte, done func(Ack, error)) func(Ack, error) {
+	if o == nil {
+		return done
+	}
+	o.sent.Add(1)
+	if !o.keeps.Load() {
+		return done
+	}
+	w := ownWrite{}
+	if len(subject) > len(o.prefix) && subject[:len(o.prefix)] == o.prefix {
+		w.subject, w.data = subject, bytes.Clone(data)
+	}
+	return func(a Ack, err error) {
+		if err == nil {
+			w.seq = a.Seq
+			o.put(w)
+		}
+		done(a, err)
+	}
+}
+
+// put keeps an acknowledged write.
+func (o *ownWrites) put(w ownWrite) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case !o.keeps.Load():
+		return
+	case w.seq < o.next:
+		if w.subject != "" {
+			o.late++
+		}
+		return
+	}
+	for w.seq-o.next >= uint64(len(o.ring)) && len(o.ring) < maxOwnWrites {
+		o.grow()
+	}
+	if o.bytes += len(w.data); w.seq-o.next >= uint64(len(o.ring)) || o.bytes > maxOwnBytes {
+		o.stop()
+		return
+	}
+	*o.at(w.seq) = w
+	o.last = max(o.last, w.seq)
+	if o.waiting {
+		o.waiting = false
+		o.signal()
+	}
+}
+
+// at returns the place of a sequence. o.mu is held.
+func (o *ownWrites) at(seq uint64) *ownWrite { return &o.ring[seq&uint64(len(o.ring)-1)] }
+
+// grow doubles the ring. o.mu is held.
+func (o *ownWrites) grow() {
+	old := o.ring
+	o.ring = make([]ownWrite, 2*len(old))
+	for _, w := range old {
+		if w.seq >= o.next {
+			*o.at(w.seq) = w
+		}
+	}
+}
+
+func (o *ownWrites) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// begin keeps writes from now on. next is the first sequence that the follower has not passed.
+func (o *ownWrites) begin(next uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.next, o.last, o.bytes, o.late, o.waiting = next, 0, 0, 0, false
+	o.ring = make([]ownWrite, minOwnWrites)
+	o.keeps.Store(true)
+}
+
+// end forgets all writes, and keeps none until begin.
+func (o *ownWrites) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stop()
+}
+
+// stop is end for a caller that holds o.mu.
+func (o *ownWrites) stop() {
+	o.keeps.Store(false)
+	o.ring, o.last, o.bytes = nil, 0, 0
+	o.signal()
+}
+
+// pass takes note that the follower has read a message from the stream, and all before it. It reports whether
+// that was a write of this client that was kept.
+func (o *ownWrites) pass(seq uint64) (own bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ring == nil || seq < o.next {
+		return false
+	}
+	own = seq-o.next < uint64(len(o.ring)) && o.at(seq).seq == seq
+	o.skip(seq + 1)
+	return own
+}
+
+// skip forgets the writes before a sequence. o.mu is held.
+func (o *ownWrites) skip(next uint64) {
+	for ; o.next < next && o.next <= o.last; o.next++ {
+		o.drop()
+	}
+	o.next = max(o.next, next)
+}
+
+// drop empties the place of o.next. o.mu is held.
+func (o *ownWrites) drop() {
+	w := o.at(o.next)
+	o.bytes -= len(w.data)
+	*w = ownWrite{}
+}
+
+// skipTo is skip for a follower that knows that the stream has no message for it before a sequence.
+func (o *ownWrites) skipTo(next uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ring != nil {
+		o.skip(next)
+	}
+}
+
+// take appends to buf the kept writes that follow those that have passed, without a gap, as many as buf has space
+// for. If there are none, an element of wake announces the next write, and gap is the sequence of the first kept write
+// that follows a gap; 0 if there is none. ok is false after end.
+func (o *ownWrites) take(buf []ownWrite) (took []ownWrite, gap uint64, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ring == nil {
+		return buf, 0, false
+	}
+	for len(buf) < cap(buf) && o.next <= o.last && o.at(o.next).seq == o.next {
+		buf = append(buf, *o.at(o.next))
+		o.drop()
+		o.next++
+	}
+	if len(buf) == 0 {
+		o.waiting = true
+		for seq := o.next; seq <= o.last; seq++ {
+			if o.at(seq).seq == seq {
+				return buf, seq, true
+			}
+		}
+	}
+	return buf, 0, true
+}
+
+// lateOnes returns the number of acknowledgements that came after their messages had been read from the stream,
+// since the last call.
+func (o *ownWrites) lateOnes() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.late
+	o.late = 0
+	return n
+}
