@@ -163,7 +163,8 @@ type ownReading struct {
 	f     *ownFollower
 	buf   []ownWrite
 	timer *time.Timer
-	// gap is the sequence of the first kept write after those that are missing, gapped the time since when some are. Both are zero if none are.
+	// gap is the sequence of the first kept write after missing ones, gapped the time since which some are missing.
+	// Both are zero if none is.
 	gap    uint64
 	gapped time.Time
 	// open is the look without an answer, and looked the time of the last one.

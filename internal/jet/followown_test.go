@@ -208,11 +208,82 @@ func TestFollowOwnSoon(t *testing.T) {
 	stop := f.busy()
 	defer stop()
 	f.fromMemory()
-	stop() // the follower uses memory for ownWindow more
-	if err := f.foreign("k.r.last"); err != nil {
-		t.Fatal(err)
-	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(ownWindow / 10); ; {
+			select {
+			case <-tick.C:
+				f.own.sent.Add(manyOwn) // the follower takes this client for busy
+			case <-quit:
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	stop()
 	f.check()
+	for n := range 10 {
+		if err := f.foreign(fmt.Sprintf("k.r.f%d", n)); err != nil {
+			t.Fatal(err)
+		}
+		f.check()
+	}
+	if !f.own.taken.Load() {
+		t.Error("the follower has used a consumer")
+	}
+	close(quit)
+	<-done
+}
+
+// TestLookAnswers checks what each answer of the stream lets the follower pass over.
+func TestLookAnswers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		gap, found uint64 // found is 0 for no message
+		own        []uint64
+		passes     string
+		after      uint64
+	}{
+		{"nothing, no gap", 0, 0, nil, "[]", 10},
+		{"nothing before a kept write", 14, 0, []uint64{14}, "[14]", 14},
+		{"nothing before a kept write that has passed meanwhile", 11, 0, []uint64{11, 12, 13}, "[11 12 13]", 13},
+		{"a message in the gap", 14, 12, []uint64{14}, "[12]", 12},
+		{"a kept write", 14, 14, []uint64{14, 15}, "[14 15]", 15},
+		{"a message after kept writes that were replaced", 14, 17, []uint64{14, 16, 18}, "[17 18]", 18},
+		{"a message that has passed meanwhile", 14, 12, []uint64{11, 12, 14}, "[11 12]", 12},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			passed, after := []uint64{}, uint64(10)
+			own := newOwnWrites("k.r.")
+			own.begin(11)
+			f := &ownFollower{own: own, after: &after, fn: func(m *Msg) { passed = append(passed, m.Sequence) }}
+			r := ownReading{f: f, open: &look{gap: c.gap}}
+			take := func() {
+				took, _, _ := own.take(make([]ownWrite, 0, 8))
+				for i := range took {
+					f.pass(&took[i])
+				}
+			}
+			for _, seq := range c.own {
+				acked(own, "k.r.own", seq)
+			}
+			take() // while the look is open
+			a := lookAnswer{}
+			if c.found > 0 {
+				a.msg = &Msg{Subject: "k.r.found", Sequence: c.found}
+			}
+			if err := r.onAnswer(a); err != nil || r.open != nil {
+				t.Errorf("%v, still open: %v", err, r.open != nil)
+			}
+			take()
+			if fmt.Sprint(passed) != c.passes || after != c.after {
+				t.Errorf("passed %v, through %d", passed, after)
+			}
+		})
+	}
 }
 
 // TestFollowOwnOfOthers checks that a consumer is used as soon as much comes from others.
@@ -320,18 +391,25 @@ func TestFollowOwnReplicas(t *testing.T) {
 func TestLookRefused(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, natstest.Run(t).Connect(), 5*time.Second)
-	after := uint64(0)
-	f := &ownFollower{c: c.Readers, own: newOwnWrites("k.r."), stream: "none", filter: "k.r.*", after: &after}
-	r := ownReading{f: f, open: f.look(time.Now(), 7)}
-	if err := r.onAnswer(waittest.Receive(t, "the answer", r.open.answer)); !errors.Is(err, ErrUnavailable) || after != 0 {
-		t.Errorf("%v, passed to %d", err, after)
+	for _, s := range []StreamConfig{{Name: "direct", AllowDirect: true}, {Name: "indirect"}} {
+		s.Subjects, s.Storage = []string{s.Name + ".>"}, jetstream.MemoryStorage
+		if err := c.CreateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
 	}
-	// A stream whose messages have no direct get.
-	if err := c.CreateStream(t.Context(), StreamConfig{Name: "none", Subjects: []string{"k.>"}, Storage: jetstream.MemoryStorage}); err != nil {
-		t.Fatal(err)
-	}
-	r.open = f.look(time.Now(), 7)
-	if err := r.onAnswer(waittest.Receive(t, "the answer", r.open.answer)); !errors.Is(err, ErrUnavailable) || after != 0 {
-		t.Errorf("%v, passed to %d", err, after)
+	for _, l := range []struct {
+		stream, filter string
+		after          uint64
+	}{
+		{"none", "none.*", 1},
+		{"indirect", "indirect.*", 1},
+		{"direct", "", 1<<64 - 1}, // asks for nothing
+	} {
+		after := l.after
+		f := &ownFollower{c: c.Readers, own: newOwnWrites("k.r."), stream: l.stream, filter: l.filter, after: &after}
+		r := ownReading{f: f, open: f.look(time.Now(), 7)}
+		if err := r.onAnswer(waittest.Receive(t, "the answer", r.open.answer)); !errors.Is(err, ErrUnavailable) || after != l.after {
+			t.Errorf("%s: %v, passed to %d", l.stream, err, after)
+		}
 	}
 }

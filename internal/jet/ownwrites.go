@@ -182,8 +182,7 @@ func (o *ownWrites) skipTo(next uint64) {
 	}
 }
 
-// take appends to buf the kept writes that follow those that have passed, without a gap, as many as buf has space
-// for. If there are none, an element of wake announces the next write, and gap is the sequence of the first kept write
+// take appends to buf the next kept writes without a gap, as many as buf has space for. If there are none, an element of wake announces the next write, and gap is the sequence of the first kept write
 // that follows a gap; 0 if there is none. ok is false after end.
 func (o *ownWrites) take(buf []ownWrite) (took []ownWrite, gap uint64, ok bool) {
 	o.mu.Lock()

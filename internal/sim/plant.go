@@ -14,6 +14,8 @@ const (
 	PlantEarlyAck Plant = "acknowledge before the KV write"
 	// PlantEarlyMark lets the low watermark pass a publish that is not acknowledged.
 	PlantEarlyMark Plant = "low watermark advanced before the publish is acknowledged"
+	// PlantTailGap makes a tail that has the writes of its process from memory pass over messages that it does not have there.
+	PlantTailGap Plant = "gap in the memory of a tail"
 	// PlantTailDropped makes a new owner follow the stream from its end.
 	PlantTailDropped Plant = "applied offset dropped at take-over"
 	// PlantBlindCancel writes a cancelled record without compare-and-set.
@@ -30,4 +32,4 @@ const (
 )
 
 // Plants lists all plants.
-var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantCachedCancel, PlantEndless, PlantUnstableLetter, PlantStaleRead}
+var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantTailGap, PlantBlindCancel, PlantCachedCancel, PlantEndless, PlantUnstableLetter, PlantStaleRead}

@@ -36,6 +36,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		PlantCachedCancel:   {PropState, PropCancel},
 		PlantUnstableLetter: {PropFlow},
 		PlantStaleRead:      {PropCalled},
+		PlantTailGap:        {PropKept, PropMark, PropSwept},
 	}
 	for _, plant := range Plants {
 		t.Run(string(plant), func(t *testing.T) {

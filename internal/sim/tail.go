@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
 )
 
 // fetch reads the next records of the shard's stream as an ordered consumer does: from some
@@ -31,6 +33,9 @@ func (t *term) fetch() {
 		}
 		stream := fake.StreamShard(t.shard)
 		got, pos := t.n.client.ReadTail(t.shard, t.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60), t.replacedFrom)
+		if w.cfg.Plant == PlantTailGap {
+			got = slices.DeleteFunc(got, func(r store.Timer) bool { return r.Rev > t.replacedFrom && w.oneIn(8) })
+		}
 		if pos == t.tailPos {
 			if pos < w.server.LastSeq(stream) {
 				again(w.between(time.Millisecond, 50*time.Millisecond)) // the replica lags

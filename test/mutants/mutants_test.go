@@ -76,6 +76,18 @@ var planted = []plant{
 	{m("journals fill what is kept for claims", "internal/store/journal.go", "most = min(most, limit/journalParts)", "most = min(most, limit)"), "./internal/store", "TestJournalsFit"},
 	{m("a store writes to a shard before its records are restored", "internal/jet/batch.go", "if reconnects != q.restored {", "if reconnects == 1<<63 {"), "./internal/jet", "TestWritesWaitForRestore"},
 
+	// Writes that the tail takes from memory.
+	{m("the tail passes over a gap in the memory", "internal/jet/followown.go", "		r.setGap(gap, now)\n", "		f.own.skipTo(gap)\n		r.setGap(0, now)\n"), "./internal/jet", "TestFollowOwn$"},
+	{m("the tail looks into the stream only at a gap", "internal/jet/followown.go", "next := r.looked.Add(foreignPace)", "next := r.looked.Add(time.Hour)"), "./internal/jet", "TestFollowOwnSoon"},
+	{m("the tail passes over a kept write behind a gap", "internal/jet/followown.go", "		*f.after = gap - 1\n		f.own.skipTo(gap)", "		*f.after = gap\n		f.own.skipTo(gap + 1)"), "./internal/jet", "TestLookAnswers"},
+	{m("a late answer of the stream repeats a message", "internal/jet/followown.go", "a.msg != nil && a.msg.Sequence > *f.after", "a.msg != nil"), "./internal/jet", "TestLookAnswers"},
+	{m("a refused look stands for an empty stream", "internal/jet/followown.go", "case status == \"404\":", "case status != \"\":"), "./internal/jet", "TestLookRefused"},
+	{m("kept writes have the caller's data", "internal/jet/ownwrites.go", "bytes.Clone(data)", "bytes.TrimSpace(data)"), "./internal/jet", "TestOwnWrites$"},
+	{m("a write that has no place in the memory is dropped", "internal/jet/ownwrites.go", "|| o.bytes > maxOwnBytes {\n		o.stop()\n", "|| o.bytes > maxOwnBytes {\n"), "./internal/jet", "TestOwnWritesBounds"},
+	{m("a larger memory forgets its writes", "internal/jet/ownwrites.go", "if w.seq >= o.next {\n			*o.at(w.seq) = w", "if w.seq > o.last {\n			*o.at(w.seq) = w"), "./internal/jet", "TestOwnWritesBounds"},
+	{m("a stream with replicas is read from memory", "internal/jet/followown.go", "if info.Config.Replicas > 1 {", "if info.Config.Replicas > 3 {"), "./internal/jet", "TestFollowOwnReplicas"},
+	{m("the memory is used whatever others write", "internal/jet/followown.go", "if foreign > manyForeign {", "if foreign > 1<<20 {"), "./internal/jet", "TestFollowOwnOfOthers"},
+
 	// Format levels and far entries.
 	{m("far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })"), "./internal/store", "TestConformance$/FarTimers"},
 	{m("far entries are written beside an older node", "internal/store/index.go", "ix.levels.Writes() < LevelFarIndex", "false"), "./internal/store", "TestFarEntries"},
