@@ -335,7 +335,7 @@ func (c *committer) writeEmptyJournal(q *streamWrites) error {
 	if err != nil {
 		failed()
 	} else {
-		c.pub.send("write an empty journal", q.journal, nil, emptyJournal(batch), q.own.keep(q.journal, nil, func(_ Ack, err error) {
+		c.pub.send("write an empty journal", q.journal, nil, emptyJournal(batch), q.own.keep(q.journal, nil, false, func(_ Ack, err error) {
 			if err != nil {
 				failed()
 			}
@@ -426,7 +426,7 @@ func (c *committer) begin(q *streamWrites, ws []write) {
 		c.commit(b)
 		return
 	}
-	c.pub.send("write the journal of a batch", q.journal, nil, journal, q.own.keep(q.journal, nil, func(a Ack, err error) { c.journaled(b, a, err) }))
+	c.pub.send("write the journal of a batch", q.journal, nil, journal, q.own.keep(q.journal, nil, false, func(a Ack, err error) { c.journaled(b, a, err) }))
 }
 
 // journaled has a batch sent once its journal is stored. If the server or the client refuses the journal, for example

@@ -132,15 +132,25 @@ func directMsg(m *nats.Msg) (*Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	at, err := time.Parse(time.RFC3339Nano, serversValue(m, jetstream.TimeStampHeaer))
 	if err != nil {
 		return nil, fmt.Errorf("direct get without a time stamp: %w", err)
 	}
-	return &Msg{Subject: m.Header.Get(jetstream.SubjectHeader), Sequence: seq, Time: at, Header: m.Header, Data: m.Data}, nil
+	return &Msg{Subject: serversValue(m, jetstream.SubjectHeader), Sequence: seq, Time: at, Header: m.Header, Data: m.Data}, nil
+}
+
+// serversValue returns the value of a header that the server adds to the message of a direct get. It adds it after those
+// that the message was stored with, which may have the same name.
+func serversValue(m *nats.Msg, header string) string {
+	v := m.Header[header]
+	if len(v) == 0 {
+		return ""
+	}
+	return v[len(v)-1]
 }
 
 func directSeq(m *nats.Msg) (uint64, error) {
-	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	seq, err := strconv.ParseUint(serversValue(m, jetstream.SequenceHeader), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("direct get without a sequence: %w", err)
 	}

@@ -2,6 +2,7 @@ package jet
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -18,14 +19,13 @@ const (
 // the follower of the stream has passed them. So the follower need not read them back from the stream; see
 // followOwn.
 //
-// It keeps writes only between begin and end. It is a cache: a write that it does not have is read from the stream. It
-// ends by itself when it is full, or when the connection breaks: a server that has lost its last writes gives their
-// sequences to others. Safe for concurrent use.
+// It keeps writes only between begin and end. It is a cache: a write that it does not have is read from the stream. When
+// it is full, it ends by itself. Safe for concurrent use.
 type ownWrites struct {
-	prefix string // of the subjects whose messages the follower passes
+	prefix string // of the subjects whose messages the follower passes, before their last token
 	// taken is true while a follower uses the writes; keeps is true between begin and end.
 	taken, keeps atomic.Bool
-	// sent counts the writes.
+	// sent counts the writes, also while none are kept.
 	sent atomic.Uint64
 	// wake has an element when a write was kept and the follower waits.
 	wake chan struct{}
@@ -35,7 +35,7 @@ type ownWrites struct {
 	last    uint64     // the greatest sequence that was kept
 	ring    []ownWrite // by sequence, modulo its length, which is a power of two
 	bytes   int
-	late    int  // acknowledgements of writes for the follower that had passed
+	late    int  // acknowledgements that came after the follower had passed their sequences
 	waiting bool // for an element of wake
 }
 
@@ -50,9 +50,9 @@ func newOwnWrites(prefix string) *ownWrites {
 	return &ownWrites{prefix: prefix, wake: make(chan struct{}, 1)}
 }
 
-// keep returns done, extended to keep a write once it is acknowledged. It copies data, which the caller may use again. A nil
-// ownWrites keeps nothing.
-func (o *ownWrites) keep(subject string, data []byte, done func(Ack, error)) func(Ack, error) {
+// keep returns done, extended to keep a write once it is acknowledged. reused says that the caller may change data then. A
+// nil ownWrites keeps nothing.
+func (o *ownWrites) keep(subject string, data []byte, reused bool, done func(Ack, error)) func(Ack, error) {
 	if o == nil {
 		return done
 	}
@@ -61,16 +61,24 @@ func (o *ownWrites) keep(subject string, data []byte, done func(Ack, error)) fun
 		return done
 	}
 	w := ownWrite{}
-	if len(subject) > len(o.prefix) && subject[:len(o.prefix)] == o.prefix {
-		w.subject, w.data = subject, bytes.Clone(data)
+	if o.passes(subject) {
+		if w.subject, w.data = subject, data; reused {
+			w.data = bytes.Clone(data)
+		}
 	}
 	return func(a Ack, err error) {
-		if err == nil {
+		if err == nil && !a.Duplicate {
 			w.seq = a.Seq
 			o.put(w)
 		}
 		done(a, err)
 	}
+}
+
+// passes reports whether the follower passes the messages of a subject.
+func (o *ownWrites) passes(subject string) bool {
+	last, ok := strings.CutPrefix(subject, o.prefix)
+	return ok && last != "" && !strings.Contains(last, ".")
 }
 
 // put keeps an acknowledged write.
@@ -81,15 +89,17 @@ func (o *ownWrites) put(w ownWrite) {
 	case !o.keeps.Load():
 		return
 	case w.seq < o.next:
-		if w.subject != "" {
-			o.late++
-		}
+		o.late++
 		return
 	}
 	for w.seq-o.next >= uint64(len(o.ring)) && len(o.ring) < maxOwnWrites {
 		o.grow()
 	}
-	if o.bytes += len(w.data); w.seq-o.next >= uint64(len(o.ring)) || o.bytes > maxOwnBytes {
+	if w.seq-o.next >= uint64(len(o.ring)) {
+		o.stop()
+		return
+	}
+	if o.bytes += len(w.data) - len(o.at(w.seq).data); o.bytes > maxOwnBytes {
 		o.stop()
 		return
 	}
@@ -173,42 +183,35 @@ func (o *ownWrites) drop() {
 	*w = ownWrite{}
 }
 
-// skipTo is skip for a follower that knows that the stream has no message for it before a sequence.
-func (o *ownWrites) skipTo(next uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.ring != nil {
-		o.skip(next)
-	}
-}
-
-// take appends to buf the next kept writes without a gap, as many as buf has space for. If there are none, an element of wake announces the next write, and gap is the sequence of the first kept write
-// that follows a gap; 0 if there is none. ok is false after end.
+// take appends to buf the next kept writes without a gap, as many as buf has space for. gap is the sequence of the first
+// kept write after a gap that follows them; 0 if there is none, or buf is full. An element of wake announces the next
+// write. ok is false after end.
 func (o *ownWrites) take(buf []ownWrite) (took []ownWrite, gap uint64, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ring == nil {
 		return buf, 0, false
 	}
-	for len(buf) < cap(buf) && o.next <= o.last && o.at(o.next).seq == o.next {
+	for o.next <= o.last && o.at(o.next).seq == o.next {
+		if len(buf) == cap(buf) {
+			return buf, 0, true
+		}
 		buf = append(buf, *o.at(o.next))
 		o.drop()
 		o.next++
 	}
-	if len(buf) == 0 {
-		o.waiting = true
-		for seq := o.next; seq <= o.last; seq++ {
-			if o.at(seq).seq == seq {
-				return buf, seq, true
-			}
+	o.waiting = true
+	for seq := o.next; seq <= o.last; seq++ {
+		if o.at(seq).seq == seq {
+			return buf, seq, true
 		}
 	}
 	return buf, 0, true
 }
 
-// lateOnes returns the number of acknowledgements that came after their messages had been read from the stream,
-// since the last call.
-func (o *ownWrites) lateOnes() int {
+// takeLate returns the number of acknowledgements, since the last call, that came after the follower had passed their
+// sequences.
+func (o *ownWrites) takeLate() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.late

@@ -9,8 +9,8 @@ import (
 // acked returns a done that the log has extended for a write, called with a sequence.
 func acked(o *ownWrites, subject string, seq uint64) {
 	data := []byte(subject)
-	done := o.keep(subject, data, func(Ack, error) {})
-	clear(data) // the caller may use its data again
+	done := o.keep(subject, data, true, func(Ack, error) {})
+	clear(data)
 	done(Ack{Seq: seq}, nil)
 }
 
@@ -32,27 +32,34 @@ func TestOwnWrites(t *testing.T) {
 	for _, w := range []struct {
 		seq     uint64
 		subject string
-	}{{12, "r.c"}, {10, "r.a"}, {11, "x.b"}, {14, "r.d"}} {
+	}{{12, "r.c"}, {10, "r.a"}, {11, "r.b.b"}, {14, "r.d"}} {
 		acked(o, w.subject, w.seq)
 	}
 	if got, gap := takes(o, 2); !slices.Equal(got, []string{"10r.ar.a", "11"}) || gap != 0 {
 		t.Errorf("%q, gap %d", got, gap)
 	}
-	if got, gap := takes(o, 2); !slices.Equal(got, []string{"12r.cr.c"}) || gap != 0 {
+	if got, gap := takes(o, 2); !slices.Equal(got, []string{"12r.cr.c"}) || gap != 14 {
 		t.Errorf("%q, gap %d", got, gap)
 	}
 	if got, gap := takes(o, 2); got != nil || gap != 14 {
 		t.Errorf("%q, gap %d, want 14", got, gap)
 	}
-	o.skipTo(14)
+	if o.pass(13) {
+		t.Error("13 is taken for this client's write")
+	}
 	acked(o, "r.e", 13) // had passed
 	acked(o, "x.e", 13)
-	if got, gap := takes(o, 2); !slices.Equal(got, []string{"14r.dr.d"}) || gap != 0 || o.lateOnes() != 1 || o.lateOnes() != 0 {
+	if got, gap := takes(o, 2); !slices.Equal(got, []string{"14r.dr.d"}) || gap != 0 || o.takeLate() != 2 || o.takeLate() != 0 {
 		t.Errorf("%q, gap %d", got, gap)
 	}
 	acked(o, "r.f", 16)
 	if o.pass(15) || !o.pass(16) || o.pass(16) || o.bytes != 0 {
 		t.Errorf("15 and 16 are taken for another's and this client's write: %+v", o)
+	}
+	o.keep("r.h", nil, true, func(Ack, error) {})(Ack{Seq: 17, Duplicate: true}, nil) // 17 may be another message
+	o.keep("r.h", nil, true, func(Ack, error) {})(Ack{Seq: 17}, ErrUnavailable)
+	if got, gap := takes(o, 2); got != nil || gap != 0 {
+		t.Errorf("%q, gap %d", got, gap)
 	}
 	o.end()
 	acked(o, "r.g", 17)

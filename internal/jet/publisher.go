@@ -113,6 +113,26 @@ func (p *publisher) ask(op, subject string, hdr nats.Header, data []byte, whole 
 			return
 		}
 	}
+	p.askIn(i, op, subject, hdr, data, whole, done)
+}
+
+// askNow is ask for a caller that must not wait. It returns false, and calls nothing, if the window is full.
+func (p *publisher) askNow(op, subject string, data []byte, whole func(*nats.Msg), done func(Ack, error)) bool {
+	if !p.nc.IsConnected() {
+		done(Ack{}, p.mapErr.wrap(op, nats.ErrDisconnected))
+		return true
+	}
+	select {
+	case i := <-p.free:
+		p.askIn(i, op, subject, nil, data, whole, done)
+		return true
+	default:
+		return false
+	}
+}
+
+// askIn sends a call in a free slot.
+func (p *publisher) askIn(i uint32, op, subject string, hdr nats.Header, data []byte, whole func(*nats.Msg), done func(Ack, error)) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()

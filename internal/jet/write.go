@@ -47,9 +47,9 @@ type Journals struct {
 	MaxBytes int
 }
 
-// KeepWrites has Follow take the messages of a stream that this client has written with WriteAsync from memory, as
-// long as most messages of the stream are such. prefix begins the subjects that Follow passes. The stream must have one
-// replica. It must be called before the first write, and before CommitInBatches.
+// KeepWrites has Follow take the messages of a stream that this client has written with WriteAsync from memory, while
+// this client writes most of the stream; see ownFollower. prefix is the part of the subjects that Follow passes before
+// their last token. It must be called before the first write, and before CommitInBatches.
 func (c *Writes) KeepWrites(stream, prefix string) {
 	c.conn.own[stream] = newOwnWrites(prefix)
 }
@@ -90,21 +90,16 @@ func (c *Writes) PublishAsync(op, subject string, hdr Header, data []byte, done 
 	c.conn.pub.send(op, subject, hdr, data, done)
 }
 
-// Send publishes a message without content to the stream that captures its subject, and asks for no
-// acknowledgement: it may be lost.
-func (c *Writes) Send(subject string) {
-	_ = c.conn.nc.Publish(subject, nil) // an error means that the connection is down or closed
-}
-
 // CreateAsync is PublishAsync for a key that must not exist: done gets ErrWrongRevision if it does. A ttl of 0 means no
 // expiry.
 func (c *Writes) CreateAsync(op, subject string, data []byte, ttl time.Duration, done func(Ack, error)) {
 	c.conn.pub.send(op, subject, casHeader(0, ttl), data, done)
 }
 
-// WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
+// WriteAsync is PublishAsync for a stream whose writes may be committed in batches. The caller may use hdr and data again
+// when it returns, unless InBatches.
 func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
-	done = c.conn.own[stream].keep(subject, data, done)
+	done = c.conn.own[stream].keep(subject, data, c.batches == nil, done)
 	if c.batches == nil {
 		c.conn.pub.send(op, subject, hdr, data, done)
 		return

@@ -45,7 +45,15 @@ func (d *decoder) timer(m *jet.Msg) (Timer, error) {
 	if err != nil {
 		return Timer{}, err
 	}
-	return Timer{ID: id, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Record: r}, nil
+	return Timer{ID: id, Rev: m.Sequence, StoredMs: storedMs(m), Record: r}, nil
+}
+
+// storedMs returns Timer.StoredMs of a message.
+func storedMs(m *jet.Msg) int64 {
+	if m.Time.IsZero() {
+		return 0
+	}
+	return m.Time.UnixMilli()
 }
 
 // decodeAll decodes records. A record of a newer format comes without its Record; see
@@ -93,7 +101,7 @@ func (d *decoder) unread(m *jet.Msg) Timer {
 	if err != nil {
 		return Timer{} // not the key of a timer
 	}
-	t := Timer{ID: id, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Unread: UnreadOpen}
+	t := Timer{ID: id, Rev: m.Sequence, StoredMs: storedMs(m), Unread: UnreadOpen}
 	if jet.TTL(m) > 0 {
 		t.Unread = UnreadFinal
 	}

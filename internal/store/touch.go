@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -50,7 +51,7 @@ func (g *revisionGC) touchShards(ctx context.Context) {
 		}
 		for n := range g.writes {
 			if g.writes[n].touch.Swap(false) {
-				g.jet.Send(g.shards.subjects[n].touch)
+				g.jet.WriteAsync(g.shards.subjects[n].stream, "touch a shard", g.shards.subjects[n].touch, nil, nil, func(jet.Ack, error) {})
 			}
 		}
 	}
