@@ -8,7 +8,8 @@
 //	Writes         publishes and compare-and-sets; publisher pipelines them with one inbox
 //	               for all answers, committer gathers writes of a stream into atomic batches
 //	Reads          messages of the leader, of any replica (direct get), of a whole stream
-//	Readers        Reader, the pull reader of every consumer; Follow and Watch on it
+//	Readers        Reader, the pull reader of every consumer; Follow and Watch on it; ownFollower,
+//	               which takes what this client has written from memory
 //	StreamAdmin    create, change, delete and describe streams
 //	ConsumerAdmin  the same for consumers
 //	Copies         copies of whole streams, for backups

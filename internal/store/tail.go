@@ -22,8 +22,9 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 
 // Tail follows the records of a shard: it passes each record after sequence after to fn, in
 // stream order, one at a time, first the stored records and then each new revision when it
-// is written. It leaves out revisions that were replaced before it read them, and damaged
-// records. A record of a newer format comes without its Record; see Timer.Unread.
+// is written. It leaves out damaged records, and may leave out revisions that were replaced before it
+// read them. A record of a newer format comes without its Record; see Timer.Unread. A record that
+// this process has written may come without StoredMs.
 //
 // Tail continues without a gap after a lost connection or a restart of the server. It runs
 // until Stop, or until ctx ends. Errors: schemas.CodeBadRequest for a shard that does not
