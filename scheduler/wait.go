@@ -9,11 +9,11 @@ import (
 	"github.com/belfryio/belfry/internal/hrtimer"
 )
 
-// waiter waits for the next due timer of a shard. On Linux a timer of Go expires up to a millisecond late, and then one
+// waiter waits for the next due timer of a shard. On Linux a Go timer expires up to a millisecond late, and then one
 // turn of the owner often fires the timers of two milliseconds. While the machine has CPU time to spare, the owner
-// waits with a timer of high resolution. Timers then fire 0.4 ms earlier in the median. Each millisecond with due timers
-// takes a turn of its own, which costs a fifth more CPU at 1,000 timers a second. On a busy machine the owner waits with a
-// timer of Go, because CPU time is worth more there.
+// waits with a kernel timer. Timers then fire 0.4 ms earlier in the median. Each millisecond with due timers
+// takes a turn of its own, which costs a fifth more CPU at 1,000 timers a second. On a busy machine the owner waits with
+// a Go timer, because CPU time is worth more there.
 type waiter struct {
 	precision *precision
 	exact     *hrtimer.Timer
@@ -48,8 +48,8 @@ const (
 	// precision becomes high, with less than lowBelow it becomes low. High precision itself takes a tenth of two cores at
 	// 1,000 timers a second. It takes more of a single core, where the precision may change with each look.
 	highFrom, lowBelow = 0.4, 0.2
-	// backstop is how long after the timer of high resolution the timer of Go ends a wait. While all processors of the
-	// runtime have goroutines to run, the former may be ten milliseconds late.
+	// backstop is how long after the kernel timer the Go timer ends a wait. While all processors of the runtime have
+	// goroutines to run, the kernel timer may be ten milliseconds late.
 	backstop = 2 * time.Millisecond
 )
 

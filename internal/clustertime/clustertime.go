@@ -1,6 +1,6 @@
 // Package clustertime provides Belfry's time: the time of the JetStream leader, which this
-// process's monotonic clock extrapolates between readings. Without Service.SameClock it takes no time
-// from the host's wall clock, which may be wrong. If the wall clock jumps, JumpDetected tells the callers to wait for
+// process's monotonic clock extrapolates between readings. Without Service.SameClock it does not use the
+// host's wall clock, which may be wrong, to tell the time. If that clock jumps, JumpDetected tells callers to wait for
 // the next reading.
 //
 // In a reading the leader stamps a message at some time between its sending and its answer.

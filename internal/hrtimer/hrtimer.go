@@ -1,16 +1,16 @@
 // Package hrtimer has a timer with a high resolution.
 //
-// On Linux a timer of Go expires up to a millisecond late in a process that is otherwise idle, and 0.6 ms
+// On Linux a Go timer expires up to a millisecond late in a process that is otherwise idle, and 0.6 ms
 // late in the median: the runtime waits in epoll_wait until its first timer is due, with a time-out in
-// whole milliseconds (netpoll in runtime/netpoll_epoll.go of Go 1.26). A Timer is therefore a timer of the
-// kernel (timerfd_create(2)), which ends epoll_wait when it is due. It uses a file descriptor and a goroutine.
-// On other systems, and if the kernel gives no such timer, it is a timer of Go.
+// whole milliseconds (netpoll in runtime/netpoll_epoll.go of Go 1.26). A Timer is therefore a kernel timer
+// (timerfd_create(2)), which ends epoll_wait when it is due. It uses a file descriptor and a goroutine.
+// On other systems, and if the kernel gives no such timer, it is a Go timer.
 //
 // A Timer may also signal without a reason, so its user must compare the time. While every processor of the runtime has
-// goroutines to run, the runtime polls only every ten milliseconds, and a Timer may be that late. A timer of Go is not,
-// so a user for whom this matters sets one as well.
+// goroutines to run, the runtime polls only every ten milliseconds, and a Timer may be that late. A Go timer is not
+// late then, so a caller that needs the time also sets a Go timer as a backstop.
 //
-// A goroutine that waits for a Timer of the kernel is not durably blocked, so a test in a bubble of testing/synctest
+// A goroutine that waits for a kernel timer is not durably blocked, so a test in a bubble of testing/synctest
 // cannot wait for one.
 package hrtimer
 

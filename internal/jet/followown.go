@@ -11,56 +11,63 @@ import (
 )
 
 const (
-	// ownWindow is the time over which a follower counts. With manyOwn writes of this client in a window it begins to
-	// take them from memory; after quietWindows windows with less than fewOwn it uses a consumer again. At fewOwn the
-	// looks cost about as much as the consumer.
+	// ownWindow is the period in which the follower counts messages. After a window with manyOwn writes of this client it
+	// takes them from memory. After quietWindows windows with fewer than fewOwn it uses a consumer again, because the direct
+	// gets then cost about as much.
 	ownWindow    = 250 * time.Millisecond
 	manyOwn      = 50
 	fewOwn       = 25
 	quietWindows = 4
-	// manyForeign is the number of messages of others in a window, and longBlocked the part of it in which the follower
-	// waits for missing ones, above which a consumer is better.
+	// The follower also returns to the consumer if direct gets find more than manyForeign messages in a window, or if it
+	// waits for missing messages for more than longBlocked of it.
 	manyForeign = 25
-	longBlocked = ownWindow / 2
-	// ownPause is how long a follower then uses a consumer, at least. It doubles each time, up to maxOwnPause.
+	longBlocked = 0.5
+	// ownPause is the least time before it then takes writes from memory again. The pause doubles up to maxOwnPause, unless
+	// the follower took writes from memory for ownSteady.
 	ownPause    = 10 * time.Second
 	maxOwnPause = 5 * time.Minute
+	ownSteady   = time.Minute
 	// ownBatch is the number of writes that a follower takes from memory at a time.
 	ownBatch = 256
-	// foreignPace is the time between two looks into the stream while nothing shows that a message is missing.
+	// foreignPace is the time between two direct gets while nothing shows that a message is missing. While a write of this
+	// client has no acknowledgement it is busyPace: that acknowledgement will show what is missing before it. A direct get
+	// would wait in the server until the write is stored, and so would all that follows it on the connection.
 	foreignPace = 10 * time.Millisecond
+	busyPace    = 100 * time.Millisecond
 	// gapPatience is how long a follower waits for the acknowledgement that closes a gap between kept writes, before it
-	// looks into the stream.
+	// makes a direct get.
 	gapPatience = 2 * roundPace
-	// lookPatience bounds the time of one look.
+	// lookPatience bounds the time of one direct get.
 	lookPatience = followHeartbeat * silentHalfBeats / 2
 )
 
-// ownFollower follows a stream of which this client writes most messages.
+// ownFollower follows a stream to which this client writes often and others seldom.
 //
 //	     ┌──── this client writes much ─────────────────────────────────────┐
 //	     │                                                                  ▼
-//	consumer                                                       memory, and looks
+//	consumer                                                   memory, and direct gets
 //	     ▲                                                                  │
 //	     └──── it writes little; others write much; the memory is full; ────┘
-//	           looks are slow or fail; the connection breaks
+//	           direct gets are slow or fail; the connection breaks
 //
-// A consumer costs the server and the client 8 to 12 µs a message. From memory the follower passes the messages that
-// this client has written, in the order of their sequences. A sequence that is missing there is a message of another
-// client, a message without an acknowledgement yet, or none: the follower looks into the stream, by direct get, for the
-// next message of any subject. It also looks every foreignPace, for what only others write.
+// A consumer costs CPU in the server and the client for each message (ADR 31). From memory the follower delivers the
+// messages that this client has written, in the order of their sequences. A missing sequence may belong to another
+// client, to a write of this client that is not kept or not acknowledged yet, or to no message. The follower then asks
+// the stream, by direct get, for its next message of any subject. It also does so every foreignPace, because a last
+// message of another client leaves no gap.
 //
-// The stream remains the authority. The follower passes over a sequence only if the stream has given it a message with a later
-// one, whose predecessors are therefore read or removed. It does not do so because the stream says that it has nothing: the
-// server says that as well if it cannot read a message. Such an answer behind a gap ends the reading from memory. A replica that is behind
-// answers later or not at all, but not with a later message. Nevertheless streams with replicas are read with a consumer.
+// The stream remains the authority. The follower skips a sequence only if the stream returns a message with a later
+// one: the messages before it are then read or removed. A "not found" proves nothing, because the server also gives it
+// for a message that it cannot read. If it arrives while a kept write waits behind a gap, the follower returns to the
+// consumer. A replica that is behind also answers "not found". Streams with replicas are read with a consumer only.
 //
-// The messages from memory have neither Time nor Header. Revisions that were replaced before they were passed may be present.
+// The messages from memory have neither Time nor Header. Revisions that were replaced before they were delivered may be
+// present.
 type ownFollower struct {
 	c              *Readers
 	own            *ownWrites
 	stream, filter string
-	after          *uint64 // the last sequence that has passed
+	after          *uint64 // the last sequence that was delivered or skipped
 	fn             func(*Msg)
 	// holds says that this follower uses the kept writes. Another follower of the stream has a consumer meanwhile.
 	holds bool
@@ -68,7 +75,7 @@ type ownFollower struct {
 	// their sequences to others.
 	broken atomic.Bool
 
-	// notBefore is when the follower may take writes from memory, and pause the time that it waits next.
+	// notBefore is the earliest time at which the follower may take writes from memory. pause is the last pause.
 	notBefore time.Time
 	pause     time.Duration
 	// since is the beginning of the present window; sent is the number of own writes then.
@@ -89,33 +96,56 @@ func (f *ownFollower) read(ctx context.Context, o ReaderOptions) error {
 	defer forget()
 	defer f.release()
 	f.newWindow(time.Now())
-	if err := f.c.follow(ctx, o, f.filter, f.after, f.passed); err != nil {
+	if err := f.c.follow(ctx, o, f.filter, f.after, f.onConsumed); err != nil || f.broken.Load() {
 		return err
 	}
 	info, err := f.c.streams.Stream(ctx, f.stream)
 	if err != nil {
 		return err
 	}
-	quiet := false
+	begun, quiet := time.Now(), false
 	if info.Config.Replicas <= 1 {
 		quiet, err = f.readOwn(ctx)
 	}
-	if quiet {
-		f.pause = 0
-	} else {
-		f.pause = min(max(2*f.pause, ownPause), maxOwnPause)
+	if !f.broken.Load() {
+		f.setPause(quiet, begun, time.Now())
 	}
-	f.notBefore = time.Now().Add(f.pause)
 	return err
 }
 
-// passed passes a message of the consumer. It returns false when the messages after it are in memory.
-func (f *ownFollower) passed(m *Msg) (more bool) {
+// setPause sets when the follower may take writes from memory again, after it did so from begun to now.
+func (f *ownFollower) setPause(quiet bool, begun, now time.Time) {
+	switch {
+	case quiet:
+		f.pause = 0
+	case now.Sub(begun) >= ownSteady:
+		f.pause = f.own.pause
+	default:
+		f.pause = min(max(2*f.pause, f.own.pause), maxOwnPause)
+	}
+	f.notBefore = now.Add(f.pause)
+}
+
+// onConsumed delivers a message of the consumer. It returns false when the messages after it are in memory.
+func (f *ownFollower) onConsumed(m *Msg) (more bool) {
 	f.fn(m)
-	if f.holds && f.own.pass(m.Sequence) {
+	if f.broken.Load() || f.holds && f.own.advance(m.Sequence) {
 		return false
 	}
-	if now := time.Now(); now.Sub(f.since) >= ownWindow && f.newWindow(now) >= manyOwn && now.After(f.notBefore) {
+	now := time.Now()
+	past := now.Sub(f.since)
+	if past < ownWindow {
+		return true
+	}
+	busy := f.newWindow(now) >= manyOwn && past < 2*ownWindow // else it was quiet meanwhile
+	switch {
+	case !busy:
+		f.release()
+	case f.own.keeps.Load():
+	case f.holds: // the memory is full: the consumer is far behind
+		f.release()
+		f.notBefore = now.Add(f.own.pause)
+	case now.After(f.notBefore):
 		f.begin(m.Sequence + 1)
 	}
 	return true
@@ -123,7 +153,7 @@ func (f *ownFollower) passed(m *Msg) (more bool) {
 
 // begin begins to keep the writes from a sequence on, unless another follower uses them.
 func (f *ownFollower) begin(next uint64) {
-	if !f.holds && !f.own.taken.CompareAndSwap(false, true) {
+	if !f.own.inUse.CompareAndSwap(false, true) {
 		return
 	}
 	f.holds = true
@@ -137,7 +167,7 @@ func (f *ownFollower) release() {
 	if f.holds {
 		f.holds = false
 		f.own.end()
-		f.own.taken.Store(false)
+		f.own.inUse.Store(false)
 	}
 }
 
@@ -148,27 +178,28 @@ func (f *ownFollower) newWindow(now time.Time) (sent uint64) {
 	return f.sent - before
 }
 
-// readOwn takes writes from memory, and looks into the stream for other messages, until a consumer is better. quiet
-// says that this is so because there are few writes.
+// readOwn takes writes from memory, and makes direct gets for other messages, until a consumer is better. quiet is true
+// if it stops because there are few own writes.
 func (f *ownFollower) readOwn(ctx context.Context) (quiet bool, err error) {
 	r := ownReading{f: f, buf: make([]ownWrite, 0, ownBatch), timer: time.NewTimer(time.Hour)}
 	defer r.timer.Stop()
 	f.newWindow(time.Now())
+	f.own.takeLate()
 	for ctx.Err() == nil {
-		now := time.Now()
 		took, gap, ok := f.own.take(r.buf[:0])
 		if !ok {
 			return false, nil
 		}
 		for i := range took {
-			f.pass(&took[i])
+			f.deliver(&took[i])
 		}
 		clear(took)
+		now := time.Now()
 		r.progress(len(took) > 0, gap, now)
-		switch {
-		case r.tooMany():
+		if r.tooMany() {
 			return false, nil
-		case now.Sub(f.since) >= ownWindow:
+		}
+		if now.Sub(f.since) >= ownWindow {
 			if r.slow(now) {
 				return false, nil
 			}
@@ -189,8 +220,8 @@ func (f *ownFollower) readOwn(ctx context.Context) (quiet bool, err error) {
 	return false, ctx.Err()
 }
 
-// pass passes an own write.
-func (f *ownFollower) pass(w *ownWrite) {
+// deliver delivers an own write.
+func (f *ownFollower) deliver(w *ownWrite) {
 	*f.after = w.seq
 	if w.subject != "" {
 		f.fn(&Msg{Subject: w.subject, Sequence: w.seq, Data: w.data})
@@ -211,14 +242,16 @@ type ownReading struct {
 	open   *look
 	looked time.Time
 	again  bool
-	// foreign counts the messages in the present window that looks have found and this client has not written, and blocked
-	// the time that the follower has waited for messages in gaps. quiet counts the last windows with few writes.
-	foreign int
-	blocked time.Duration
-	quiet   int
+	// foreign counts the messages that looks have found in the present window and that were not kept. It includes own
+	// writes whose acknowledgement comes later, which tooMany subtracts. blocked is the time in the window that the
+	// follower has waited for messages in gaps. quiet is the number of consecutive windows with fewer than fewOwn writes,
+	// and windows the number of all.
+	foreign        int
+	blocked        time.Duration
+	quiet, windows int
 }
 
-// look is a question to the stream: its first message after those that have passed.
+// look is one direct get, of the first message after the last that was delivered or skipped.
 type look struct {
 	begun  time.Time
 	gap    uint64 // ownReading.gap when it began
@@ -243,28 +276,32 @@ func (r *ownReading) progress(took bool, gap uint64, now time.Time) {
 	r.gap = gap
 }
 
-// tooMany reports whether others have written more in this window than the follower should read by looks.
+// tooMany reports whether others have written more in this window than the follower should read by direct gets. The
+// first window does not count: writes that were sent before are not kept.
 func (r *ownReading) tooMany() bool {
 	if r.foreign > manyForeign {
 		r.foreign -= r.f.own.takeLate()
 	}
-	return r.foreign > manyForeign
+	return r.foreign > manyForeign && r.windows > 0
 }
 
 // slow reports whether the follower has waited for missing messages for much of the window.
 func (r *ownReading) slow(now time.Time) bool {
+	blocked := r.blocked
 	if r.gap != 0 {
-		return r.blocked+now.Sub(r.gapped) > longBlocked
+		blocked += now.Sub(r.gapped)
 	}
-	return r.blocked > longBlocked
+	return blocked.Seconds() > longBlocked*now.Sub(r.f.since).Seconds()
 }
 
 // nextWindow begins a window.
 func (r *ownReading) nextWindow(now time.Time) {
 	r.f.own.takeLate()
 	if r.foreign, r.blocked = 0, 0; r.gap != 0 {
-		r.blocked = r.gapped.Sub(now) // what has been counted
+		// The gap is still open. progress will add all time since gapped, so subtract the part before this window.
+		r.blocked = r.gapped.Sub(now)
 	}
+	r.windows++
 	if r.quiet++; r.f.newWindow(now) >= fewOwn {
 		r.quiet = 0
 	}
@@ -284,7 +321,7 @@ func (r *ownReading) rest(ctx context.Context) {
 func (r *ownReading) wait(ctx context.Context, now time.Time) (leave bool, err error) {
 	next := r.nextLook()
 	if r.open == nil && !now.Before(next) {
-		r.open = r.f.look(now, r.gap)
+		r.open = r.f.look(r.gap)
 		r.looked, r.again = now, false
 		next = r.nextLook()
 	}
@@ -303,7 +340,7 @@ func (r *ownReading) wait(ctx context.Context, now time.Time) (leave bool, err e
 	case a := <-answer:
 		return r.onAnswer(a)
 	case <-r.timer.C:
-		if r.open != nil {
+		if r.open != nil && len(answer) == 0 {
 			return true, r.f.c.conn.mapErr.errorf(ErrUnavailable, "read %s: no answer for %s", r.f.stream, lookPatience)
 		}
 	case <-ctx.Done():
@@ -316,6 +353,8 @@ func (r *ownReading) nextLook() time.Time {
 	switch {
 	case r.again:
 		return r.looked
+	case r.gap == 0 && r.f.own.open.Load() > 0:
+		return r.looked.Add(busyPace)
 	case r.gap == 0:
 		return r.looked.Add(foreignPace)
 	case r.gapped.After(r.looked):
@@ -324,7 +363,7 @@ func (r *ownReading) nextLook() time.Time {
 	return r.looked.Add(gapPatience)
 }
 
-// onAnswer passes the message that a look has found. leave is true if there is none, although this client has written
+// onAnswer delivers the message that a look has found. leave is true if there is none, although this client has written
 // one.
 func (r *ownReading) onAnswer(a lookAnswer) (leave bool, err error) {
 	f, gap := r.f, r.open.gap
@@ -336,20 +375,20 @@ func (r *ownReading) onAnswer(a lookAnswer) (leave bool, err error) {
 		return gap > *f.after, nil
 	case a.msg.Sequence > *f.after:
 		*f.after = a.msg.Sequence
-		if !f.own.pass(a.msg.Sequence) {
+		if !f.own.advance(a.msg.Sequence) {
 			r.foreign++
 		}
-		if f.own.passes(a.msg.Subject) {
+		if f.own.matches(a.msg.Subject) {
 			f.fn(a.msg)
 		}
-		r.again = true
+		r.gapped, r.again = time.Now(), true
 	}
 	return false, nil
 }
 
 // look asks the stream by direct get. It returns nil if too many calls are in flight.
-func (f *ownFollower) look(now time.Time, gap uint64) *look {
-	l := &look{begun: now, gap: gap, answer: make(chan lookAnswer, 1)}
+func (f *ownFollower) look(gap uint64) *look {
+	l := &look{begun: time.Now(), gap: gap, answer: make(chan lookAnswer, 1)}
 	op, conn := "read "+f.stream, f.c.conn
 	ok := conn.pub.askNow(op, "$JS.API.DIRECT.GET."+f.stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, *f.after+1),
 		func(m *nats.Msg) {

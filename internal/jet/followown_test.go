@@ -43,6 +43,7 @@ func newFollowing(t *testing.T, o ...natstest.Option) *following {
 	}
 	f.c.KeepWrites("S", "k.r.")
 	f.own = f.c.Writes.conn.own["S"]
+	f.own.pause = 100 * time.Millisecond
 	return f
 }
 
@@ -189,10 +190,11 @@ func TestFollowOwn(t *testing.T) {
 			f.fromMemory()
 			stop()
 			f.check()
-			waittest.Until(t, "the consumer is used again", func() bool { return !f.own.taken.Load() })
+			waittest.Until(t, "the consumer is used again", func() bool { return !f.own.inUse.Load() })
 			was := f.memory.Load()
+			time.Sleep(2 * ownWindow) // a quiet window
 			for range 20 {
-				if _, err := f.c.Publish(t.Context(), "write", "k.r.slow", nil, nil); err != nil {
+				if _, err := f.c.Await(t.Context(), "write", func(done func(Ack, error)) { f.c.WriteAsync("S", "write", "k.r.slow", nil, nil, done) }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -210,9 +212,6 @@ func TestFollowOwnSoon(t *testing.T) {
 	t.Parallel()
 	f := newFollowing(t)
 	f.follow()
-	stop := f.busy()
-	defer stop()
-	f.fromMemory()
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -226,17 +225,18 @@ func TestFollowOwnSoon(t *testing.T) {
 			}
 		}
 	}()
-	stop()
-	f.check()
-	for n := range 10 {
-		if err := f.foreign(fmt.Sprintf("k.r.f%d", n)); err != nil {
-			t.Fatal(err)
+	n := 0
+	waittest.Until(t, "a message of others beside memory", func() bool {
+		again := f.busy()
+		f.fromMemory()
+		again()
+		f.check()
+		if n++; f.foreign(fmt.Sprintf("k.r.f%d", n)) != nil {
+			return false
 		}
 		f.check()
-	}
-	if !f.own.taken.Load() {
-		t.Error("the follower has used a consumer")
-	}
+		return f.own.inUse.Load() // on a busy machine the follower may have left the memory
+	})
 	close(quit)
 	<-done
 }
@@ -273,7 +273,7 @@ func TestLookAnswers(t *testing.T) {
 			take := func() {
 				took, _, _ := own.take(make([]ownWrite, 0, 8))
 				for i := range took {
-					f.pass(&took[i])
+					f.deliver(&took[i])
 				}
 			}
 			for _, seq := range c.own {
@@ -332,7 +332,7 @@ func TestOwnReadingSlow(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := ownReading{f: &ownFollower{own: newOwnWrites("k.r.")}}
+			r := ownReading{f: &ownFollower{own: newOwnWrites("k.r."), since: begun}}
 			for _, s := range c.steps {
 				r.progress(s.took, s.gap, at(s.ms))
 			}
@@ -340,10 +340,66 @@ func TestOwnReadingSlow(t *testing.T) {
 				t.Errorf("slow: %v, blocked for %s", !c.slow, r.blocked)
 			}
 			r.nextWindow(at(250))
-			if r.progress(true, 0, at(250)); r.slow(at(260)) {
+			r.f.since = at(250)
+			if r.progress(true, 0, at(300)); r.slow(at(500)) {
 				t.Errorf("slow in the next window, too: blocked for %s", r.blocked)
 			}
+			r.progress(true, 9, at(310))
+			if r.progress(false, 9, at(450)); !r.slow(at(500)) {
+				t.Errorf("not slow with a gap in the next window: blocked for %s", r.blocked)
+			}
 		})
+	}
+}
+
+// TestNextLook checks when the stream is asked.
+func TestNextLook(t *testing.T) {
+	t.Parallel()
+	looked := time.Now()
+	gapped := looked.Add(3 * time.Millisecond)
+	for _, c := range []struct {
+		name string
+		r    ownReading
+		open int64
+		want time.Time
+	}{
+		{"nothing is missing", ownReading{looked: looked}, 0, looked.Add(foreignPace)},
+		{"an acknowledgement will show what is missing", ownReading{looked: looked}, 1, looked.Add(busyPace)},
+		{"a gap", ownReading{looked: looked, gap: 7, gapped: gapped}, 1, gapped.Add(gapPatience)},
+		{"a gap that was asked for", ownReading{looked: looked, gap: 7, gapped: looked.Add(-time.Second)}, 0, looked.Add(gapPatience)},
+		{"more may follow", ownReading{looked: looked, again: true}, 1, looked},
+	} {
+		c.r.f = &ownFollower{own: newOwnWrites("k.r.")}
+		c.r.f.own.open.Store(c.open)
+		if got := c.r.nextLook(); !got.Equal(c.want) {
+			t.Errorf("%s: %s after the last one, want %s", c.name, got.Sub(looked), c.want.Sub(looked))
+		}
+	}
+}
+
+// TestOwnPause checks that the follower tries the memory ever more seldom while it does not pay, and again soon once it has.
+func TestOwnPause(t *testing.T) {
+	t.Parallel()
+	f := &ownFollower{own: newOwnWrites("k.r.")}
+	now := time.Now()
+	for i, c := range []struct {
+		quiet bool
+		ran   time.Duration
+		want  time.Duration
+	}{
+		{false, time.Second, ownPause}, {false, time.Second, 2 * ownPause}, {false, time.Second, 4 * ownPause},
+		{false, ownSteady, ownPause}, {false, time.Second, 2 * ownPause}, {true, time.Second, 0}, {false, time.Second, ownPause},
+	} {
+		f.setPause(c.quiet, now, now.Add(c.ran))
+		if got := f.notBefore.Sub(now.Add(c.ran)); got != c.want {
+			t.Errorf("%d: %s, want %s", i, got, c.want)
+		}
+	}
+	for range 20 {
+		f.setPause(false, now, now)
+	}
+	if f.pause != maxOwnPause {
+		t.Errorf("at most %s, got %s", maxOwnPause, f.pause)
 	}
 }
 
@@ -362,7 +418,7 @@ func TestFollowOwnOfOthers(t *testing.T) {
 			}
 			n++
 		}
-		return !f.own.taken.Load()
+		return !f.own.inUse.Load()
 	})
 	f.check()
 }
@@ -474,7 +530,7 @@ func TestLookRefused(t *testing.T) {
 	} {
 		after := l.after
 		f := &ownFollower{c: c.Readers, own: newOwnWrites("k.r."), stream: l.stream, after: &after}
-		r := ownReading{f: f, open: f.look(time.Now(), 7)}
+		r := ownReading{f: f, open: f.look(7)}
 		if leave, err := r.onAnswer(waittest.Receive(t, "the answer", r.open.answer)); !errors.Is(err, ErrUnavailable) || !leave || after != l.after {
 			t.Errorf("%s: %v, passed to %d", l.stream, err, after)
 		}

@@ -139,8 +139,8 @@ func directMsg(m *nats.Msg) (*Msg, error) {
 	return &Msg{Subject: serversValue(m, jetstream.SubjectHeader), Sequence: seq, Time: at, Header: m.Header, Data: m.Data}, nil
 }
 
-// serversValue returns the value of a header that the server adds to the message of a direct get. It adds it after those
-// that the message was stored with, which may have the same name.
+// serversValue returns the value of a header that the server adds to the message of a direct get. The server adds it at
+// the end: a header with which the message was stored may have the same name.
 func serversValue(m *nats.Msg, header string) string {
 	v := m.Header[header]
 	if len(v) == 0 {

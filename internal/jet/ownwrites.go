@@ -5,41 +5,46 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 const (
-	// maxOwnWrites and maxOwnBytes bound the writes that ownWrites keeps, and the bytes of their data.
+	// maxOwnWrites bounds the sequences from the first that is not delivered to the last kept write, and maxOwnBytes the
+	// data of the kept writes.
 	maxOwnWrites = 16384
 	maxOwnBytes  = 8 << 20
-	// minOwnWrites is the number of writes for which ownWrites has space at first. Both numbers are powers of two.
+	// minOwnWrites is the initial size of the ring. It and maxOwnWrites are powers of two.
 	minOwnWrites = 256
 )
 
 // ownWrites keeps the writes of this client to one stream that the server has acknowledged, by their sequences, until
-// the follower of the stream has passed them. So the follower need not read them back from the stream; see
-// followOwn.
+// the follower of the stream has delivered them, so the follower need not read them back from the stream. See
+// ownFollower.
 //
 // It keeps writes only between begin and end. It is a cache: a write that it does not have is read from the stream. When
 // it is full, it ends by itself. Safe for concurrent use.
 type ownWrites struct {
-	prefix string // of the subjects whose messages the follower passes, before their last token
-	// taken is true while a follower uses the writes; keeps is true between begin and end.
-	taken, keeps atomic.Bool
+	prefix string        // of the subjects whose messages the follower delivers, before their last token
+	pause  time.Duration // ownPause, except in tests
+	// inUse is true while a follower uses the writes; keeps is true between begin and end.
+	inUse, keeps atomic.Bool
 	// sent counts the writes, also while none are kept.
 	sent atomic.Uint64
+	// open counts the writes that are kept once they are acknowledged.
+	open atomic.Int64
 	// wake has an element when a write was kept and the follower waits.
 	wake chan struct{}
 
 	mu      sync.Mutex
-	next    uint64     // sequences before it have passed
+	next    uint64     // sequences before it are delivered or skipped
 	last    uint64     // the greatest sequence that was kept
 	ring    []ownWrite // by sequence, modulo its length, which is a power of two
 	bytes   int
-	late    int  // acknowledgements that came after the follower had passed their sequences
+	late    int  // acknowledgements that came after the follower had delivered or skipped their sequences
 	waiting bool // for an element of wake
 }
 
-// ownWrite is an acknowledged write. Its subject is empty if the follower does not pass it.
+// ownWrite is an acknowledged write. Its subject is empty if the follower does not deliver it.
 type ownWrite struct {
 	seq     uint64
 	subject string
@@ -47,11 +52,11 @@ type ownWrite struct {
 }
 
 func newOwnWrites(prefix string) *ownWrites {
-	return &ownWrites{prefix: prefix, wake: make(chan struct{}, 1)}
+	return &ownWrites{prefix: prefix, pause: ownPause, wake: make(chan struct{}, 1)}
 }
 
-// keep returns done, extended to keep a write once it is acknowledged. reused says that the caller may change data then. A
-// nil ownWrites keeps nothing.
+// keep returns done, extended to keep the write once it is acknowledged. reused says that the caller may change data
+// before that, so keep copies it. A nil ownWrites returns done.
 func (o *ownWrites) keep(subject string, data []byte, reused bool, done func(Ack, error)) func(Ack, error) {
 	if o == nil {
 		return done
@@ -61,12 +66,14 @@ func (o *ownWrites) keep(subject string, data []byte, reused bool, done func(Ack
 		return done
 	}
 	w := ownWrite{}
-	if o.passes(subject) {
+	if o.matches(subject) {
 		if w.subject, w.data = subject, data; reused {
 			w.data = bytes.Clone(data)
 		}
 	}
+	o.open.Add(1)
 	return func(a Ack, err error) {
+		o.open.Add(-1)
 		if err == nil && !a.Duplicate {
 			w.seq = a.Seq
 			o.put(w)
@@ -75,8 +82,8 @@ func (o *ownWrites) keep(subject string, data []byte, reused bool, done func(Ack
 	}
 }
 
-// passes reports whether the follower passes the messages of a subject.
-func (o *ownWrites) passes(subject string) bool {
+// matches reports whether the follower delivers the messages of a subject.
+func (o *ownWrites) matches(subject string) bool {
 	last, ok := strings.CutPrefix(subject, o.prefix)
 	return ok && last != "" && !strings.Contains(last, ".")
 }
@@ -104,8 +111,9 @@ func (o *ownWrites) put(w ownWrite) {
 		return
 	}
 	*o.at(w.seq) = w
+	first := o.last < o.next
 	o.last = max(o.last, w.seq)
-	if o.waiting {
+	if o.waiting && (first || w.seq == o.next) {
 		o.waiting = false
 		o.signal()
 	}
@@ -132,7 +140,7 @@ func (o *ownWrites) signal() {
 	}
 }
 
-// begin keeps writes from now on. next is the first sequence that the follower has not passed.
+// begin keeps writes from now on. next is the first sequence that the follower has not delivered.
 func (o *ownWrites) begin(next uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,9 +163,9 @@ func (o *ownWrites) stop() {
 	o.signal()
 }
 
-// pass takes note that the follower has read a message from the stream, and all before it. It reports whether
+// advance takes note that the follower has read a message from the stream, and all before it. It reports whether
 // that was a write of this client that was kept.
-func (o *ownWrites) pass(seq uint64) (own bool) {
+func (o *ownWrites) advance(seq uint64) (own bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ring == nil || seq < o.next {
@@ -183,9 +191,10 @@ func (o *ownWrites) drop() {
 	*w = ownWrite{}
 }
 
-// take appends to buf the next kept writes without a gap, as many as buf has space for. gap is the sequence of the first
-// kept write after a gap that follows them; 0 if there is none, or buf is full. An element of wake announces the next
-// write. ok is false after end.
+// take appends the next kept writes, up to the first gap or the capacity of buf. gap is the sequence of the first kept
+// write after that gap. It is 0 if no write is kept after a gap, or if the next write did not fit into buf. Unless a
+// write did not fit, wake has an element after the put of the next write, or of the first one behind a gap. ok is false
+// after end.
 func (o *ownWrites) take(buf []ownWrite) (took []ownWrite, gap uint64, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,8 +218,8 @@ func (o *ownWrites) take(buf []ownWrite) (took []ownWrite, gap uint64, ok bool) 
 	return buf, 0, true
 }
 
-// takeLate returns the number of acknowledgements, since the last call, that came after the follower had passed their
-// sequences.
+// takeLate returns the number of acknowledgements, since the last call, that came after the follower had delivered or
+// skipped their sequences.
 func (o *ownWrites) takeLate() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

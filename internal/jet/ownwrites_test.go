@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// acked returns a done that the log has extended for a write, called with a sequence.
+// acked keeps a write and acknowledges it with a sequence. It overwrites the data before the acknowledgement.
 func acked(o *ownWrites, subject string, seq uint64) {
 	data := []byte(subject)
 	done := o.keep(subject, data, true, func(Ack, error) {})
@@ -14,7 +14,7 @@ func acked(o *ownWrites, subject string, seq uint64) {
 	done(Ack{Seq: seq}, nil)
 }
 
-// takes returns the sequences and subjects that the log gives to its follower.
+// takes returns the sequences, subjects and data that o gives to its follower.
 func takes(o *ownWrites, most int) (got []string, gap uint64) {
 	took, gap, _ := o.take(make([]ownWrite, 0, most))
 	for _, w := range took {
@@ -44,7 +44,7 @@ func TestOwnWrites(t *testing.T) {
 	if got, gap := takes(o, 2); got != nil || gap != 14 {
 		t.Errorf("%q, gap %d, want 14", got, gap)
 	}
-	if o.pass(13) {
+	if o.advance(13) {
 		t.Error("13 is taken for this client's write")
 	}
 	acked(o, "r.e", 13) // had passed
@@ -53,7 +53,7 @@ func TestOwnWrites(t *testing.T) {
 		t.Errorf("%q, gap %d", got, gap)
 	}
 	acked(o, "r.f", 16)
-	if o.pass(15) || !o.pass(16) || o.pass(16) || o.bytes != 0 {
+	if o.advance(15) || !o.advance(16) || o.advance(16) || o.bytes != 0 {
 		t.Errorf("15 and 16 are taken for another's and this client's write: %+v", o)
 	}
 	o.keep("r.h", nil, true, func(Ack, error) {})(Ack{Seq: 17, Duplicate: true}, nil) // 17 may be another message
@@ -85,11 +85,27 @@ func TestOwnWritesWake(t *testing.T) {
 	if len(o.wake) != 0 {
 		t.Error("it is woken twice")
 	}
+	takes(o, 8)
+	takes(o, 8)
+	acked(o, "r.e", 5) // behind a gap
+	<-o.wake
+	if _, gap := takes(o, 8); gap != 5 {
+		t.Errorf("gap %d, want 5", gap)
+	}
+	acked(o, "r.f", 6)
+	if len(o.wake) != 0 {
+		t.Error("another write behind the gap wakes the follower")
+	}
+	acked(o, "r.d", 4)
+	<-o.wake
 	o.end()
 	<-o.wake
+	if n := o.open.Load(); n != 0 {
+		t.Errorf("%d writes are without an acknowledgement", n)
+	}
 }
 
-// TestOwnWritesBounds checks that the log grows with the writes that wait, without losing one, and ends when it is full.
+// TestOwnWritesBounds checks that the ring grows without losing a write, and that ownWrites ends when it is full.
 func TestOwnWritesBounds(t *testing.T) {
 	t.Parallel()
 	o := newOwnWrites("r.")
@@ -108,7 +124,7 @@ func TestOwnWritesBounds(t *testing.T) {
 	}
 	acked(o, "r.a", o.next+maxOwnWrites)
 	if o.keeps.Load() {
-		t.Error("a write that has no place does not end the log")
+		t.Error("a write beyond the ring does not end ownWrites")
 	}
 	o.begin(1)
 	big := string(make([]byte, maxOwnBytes/4))
@@ -119,6 +135,6 @@ func TestOwnWritesBounds(t *testing.T) {
 		acked(o, "r."+big, n+1)
 	}
 	if o.keeps.Load() {
-		t.Error("data beyond the bound does not end the log")
+		t.Error("data beyond the bound does not end ownWrites")
 	}
 }

@@ -156,7 +156,7 @@ func (p *publisher) onAck(m *nats.Msg) {
 	if err != nil {
 		return
 	}
-	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" && m.Header.Get(jetstream.SequenceHeader) == "" {
 		p.finish(token, Ack{}, nats.ErrNoResponders)
 		return
 	}

@@ -47,9 +47,9 @@ type Journals struct {
 	MaxBytes int
 }
 
-// KeepWrites has Follow take the messages of a stream that this client has written with WriteAsync from memory, while
-// this client writes most of the stream; see ownFollower. prefix is the part of the subjects that Follow passes before
-// their last token. It must be called before the first write, and before CommitInBatches.
+// KeepWrites makes Follow take messages that this client writes with WriteAsync to the stream from memory, while there
+// are many of them; see ownFollower. prefix is what precedes the last token in the subjects that Follow passes on. Call
+// KeepWrites before the first write and before CommitInBatches.
 func (c *Writes) KeepWrites(stream, prefix string) {
 	c.conn.own[stream] = newOwnWrites(prefix)
 }

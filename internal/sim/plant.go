@@ -14,8 +14,8 @@ const (
 	PlantEarlyAck Plant = "acknowledge before the KV write"
 	// PlantEarlyMark lets the low watermark pass a publish that is not acknowledged.
 	PlantEarlyMark Plant = "low watermark advanced before the publish is acknowledged"
-	// PlantTailGap makes a tail that has the writes of its process from memory pass over messages that it does not have there.
-	PlantTailGap Plant = "gap in the memory of a tail"
+	// PlantTailGap makes a tail that reads as from memory (params.replaced) lose one record in eight.
+	PlantTailGap Plant = "tail from memory loses records"
 	// PlantTailDropped makes a new owner follow the stream from its end.
 	PlantTailDropped Plant = "applied offset dropped at take-over"
 	// PlantBlindCancel writes a cancelled record without compare-and-set.

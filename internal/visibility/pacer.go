@@ -27,7 +27,7 @@ const (
 	// writeCost and mostRowCost bound the CPU time of a transaction, and of a row in it.
 	writeCost   = 5 * time.Millisecond
 	mostRowCost = 50 * time.Microsecond
-	// leastRows is the number of rows that any transaction may have.
+	// leastRows is the least limit of rows of a transaction, however slow writing is.
 	leastRows = 10 * sliceRows
 	// leastPause is the least pause between two slices of a transaction.
 	leastPause = 4 * time.Millisecond

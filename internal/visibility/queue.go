@@ -132,7 +132,8 @@ func (q *queue) take(n int) (changes []Change, read []uint64, arrived int) {
 	return changes, read, arrived
 }
 
-// takeLowest takes about n of the more than n changes, and lowers read to the revisions before the changes that stay.
+// takeLowest takes at most n of the queued changes, which are more than n: from each shard a proportional part, with the
+// lowest revisions. It lowers read to the revisions before the changes that stay.
 func (q *queue) takeLowest(n int, read []uint64) []Change {
 	type key struct {
 		revision uint64
@@ -158,7 +159,7 @@ func (q *queue) takeLowest(n int, read []uint64) []Change {
 	return changes
 }
 
-// wrote takes note that a number of the taken changes were written, or will not be.
+// wrote subtracts a number of taken changes from the queued ones: they were written, or the transaction failed.
 func (q *queue) wrote(rows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,7 +196,7 @@ func (q *queue) end() {
 	q.room.Broadcast()
 }
 
-// setMode changes from one mode to another.
+// setMode changes the mode if it is from.
 func (q *queue) setMode(from, to mode) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -216,11 +217,11 @@ func (q *queue) overflow() {
 	}
 }
 
-// full reports whether the tails wait for room, or will in a moment: after the last slice of a transaction they put as
-// many changes as it had.
+// full reports whether the queue has no room, or so little that the changes which the tails read after the last slice of
+// a transaction fill it. q.mu is held.
 func (q *queue) full() bool { return len(q.changes) >= q.most-min(sliceRows, q.most/8) }
 
-// isFull is full, for the follower.
+// isFull is full for a caller that does not hold q.mu.
 func (q *queue) isFull() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
