@@ -249,9 +249,12 @@ func (c *committer) single(q *streamWrites, w write) {
 	c.pub.send(w.op, w.subject, w.hdr, w.data, done)
 }
 
-func (c *committer) signal() {
+func (c *committer) signal() { signal(c.wake) }
+
+// signal fills a channel of one element, unless it is full.
+func signal(ch chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }

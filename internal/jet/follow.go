@@ -26,17 +26,17 @@ const (
 // Follow passes every message of a stream that matches a filter and was stored after a
 // sequence to fn, in stream order, one at a time, and then messages that are stored later, as
 // they are stored. Revisions of a key that were replaced before they were read may be
-// absent. With KeepWrites messages may come from memory, without Time and Header. It survives broken connections and restarts of the server without a gap and
-// without repeating a message. It ends with ctx. interrupted is called with the first
+// absent. With KeepWrites messages may come from memory, without Time and Header. It survives
+// broken connections and restarts of the server without a gap and without repeating a message. It ends with ctx. interrupted is called with the first
 // error after a message has been read.
 func (c *Readers) Follow(ctx context.Context, stream, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
 	o := ReaderOptions{Stream: stream, Most: FollowBatch}
 	own := c.conn.own[stream]
-	if own == nil || own.prefix+"*" != filter {
+	if own == nil || own.filter() != filter {
 		c.followAgain(ctx, o, filter, after, fn, interrupted)
 		return
 	}
-	f := &ownFollower{c: c, own: own, stream: stream, filter: filter, after: &after, fn: fn}
+	f := &ownFollower{c: c, own: own, stream: stream, after: &after, fn: fn}
 	c.readAgain(ctx, &after, interrupted, func() error { return f.read(ctx, o) })
 }
 

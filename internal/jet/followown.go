@@ -64,11 +64,11 @@ const (
 // The messages from memory have neither Time nor Header. Revisions that were replaced before they were delivered may be
 // present.
 type ownFollower struct {
-	c              *Readers
-	own            *ownWrites
-	stream, filter string
-	after          *uint64 // the last sequence that was delivered or skipped
-	fn             func(*Msg)
+	c      *Readers
+	own    *ownWrites
+	stream string
+	after  *uint64 // the last sequence that was delivered or skipped
+	fn     func(*Msg)
 	// holds says that this follower uses the kept writes. Another follower of the stream has a consumer meanwhile.
 	holds bool
 	// broken is set when the connection breaks after read has begun. A server that has lost its last writes then gives
@@ -96,7 +96,7 @@ func (f *ownFollower) read(ctx context.Context, o ReaderOptions) error {
 	defer forget()
 	defer f.release()
 	f.newWindow(time.Now())
-	if err := f.c.follow(ctx, o, f.filter, f.after, f.onConsumed); err != nil || f.broken.Load() {
+	if err := f.c.follow(ctx, o, f.own.filter(), f.after, f.onConsumed); err != nil || f.broken.Load() {
 		return err
 	}
 	info, err := f.c.streams.Stream(ctx, f.stream)

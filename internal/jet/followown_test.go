@@ -33,18 +33,40 @@ type following struct {
 	last   uint64
 }
 
-func newFollowing(t *testing.T, o ...natstest.Option) *following {
-	f := &following{t: t, srv: natstest.Run(t, o...), passed: map[uint64]string{}}
+func newFollowing(t *testing.T) *following {
+	f := &following{t: t, srv: natstest.Run(t), passed: map[uint64]string{}}
 	connect := func() *nats.Conn { return f.srv.Connect(nats.ReconnectWait(time.Millisecond), nats.MaxReconnects(-1)) }
 	f.c, f.other = newClient(t, connect(), 5*time.Second), newClient(t, connect(), 5*time.Second)
-	cfg := StreamConfig{Name: "S", Subjects: []string{"k.>"}, Storage: FileStorage, MaxMsgsPerSubject: 16, AllowRollup: true, AllowDirect: true, AllowAtomicPublish: true, AllowMsgTTL: true}
-	if err := f.c.CreateStream(t.Context(), cfg); err != nil {
+	if err := f.c.CreateStream(t.Context(), followed(1)); err != nil {
 		t.Fatal(err)
 	}
+	f.keepWrites()
+	return f
+}
+
+// followed is stream S with a number of replicas.
+func followed(replicas int) StreamConfig {
+	return StreamConfig{
+		Name: "S", Subjects: []string{"k.>"}, Storage: FileStorage, Replicas: replicas, MaxMsgsPerSubject: 16,
+		AllowRollup: true, AllowDirect: true, AllowAtomicPublish: true, AllowMsgTTL: true,
+	}
+}
+
+func (f *following) keepWrites() {
 	f.c.KeepWrites("S", "k.r.")
 	f.own = f.c.Writes.conn.own["S"]
 	f.own.pause = 100 * time.Millisecond
-	return f
+}
+
+// followFromMemory follows a busy stream from memory. Its client writes until stop is called.
+func followFromMemory(t *testing.T) (f *following, stop func()) {
+	t.Helper()
+	f = newFollowing(t)
+	f.follow()
+	stop = f.busy()
+	t.Cleanup(stop)
+	f.fromMemory()
+	return f, stop
 }
 
 // follow follows until the test ends.
@@ -406,10 +428,7 @@ func TestOwnPause(t *testing.T) {
 // TestFollowOwnOfOthers checks that a consumer is used as soon as much comes from others.
 func TestFollowOwnOfOthers(t *testing.T) {
 	t.Parallel()
-	f := newFollowing(t)
-	f.follow()
-	defer f.busy()()
-	f.fromMemory()
+	f, _ := followFromMemory(t)
 	n := 0
 	waittest.Until(t, "the consumer is used again", func() bool {
 		for range 20 {
@@ -426,11 +445,7 @@ func TestFollowOwnOfOthers(t *testing.T) {
 // TestFollowOwnFull checks that nothing is missing when a follower that stands still fills the memory.
 func TestFollowOwnFull(t *testing.T) {
 	t.Parallel()
-	f := newFollowing(t)
-	f.follow()
-	stop := f.busy()
-	defer stop()
-	f.fromMemory()
+	f, stop := followFromMemory(t)
 	// On a busy machine the follower may have left the memory just before.
 	waittest.Until(t, "the follower stands still and uses memory", func() bool {
 		if f.hold.Lock(); f.own.keeps.Load() {
@@ -458,11 +473,7 @@ func TestFollowOwnFull(t *testing.T) {
 // again.
 func TestFollowOwnAfterBreak(t *testing.T) {
 	t.Parallel()
-	f := newFollowing(t)
-	f.follow()
-	stop := f.busy()
-	defer stop()
-	f.fromMemory()
+	f, stop := followFromMemory(t)
 	if err := f.foreign("k.r.before"); err != nil {
 		t.Fatal(err)
 	}
@@ -495,10 +506,8 @@ func TestFollowOwnReplicas(t *testing.T) {
 	cl := natstest.Cluster3(t)
 	f := &following{t: t, c: newClient(t, cl.Connect(), 5*time.Second), passed: map[uint64]string{}}
 	f.other = f.c
-	cfg := StreamConfig{Name: "S", Subjects: []string{"k.>"}, Storage: FileStorage, MaxMsgsPerSubject: 16, AllowRollup: true, AllowDirect: true, AllowMsgTTL: true, Replicas: 3}
-	eventually(t, "the stream", func() bool { return f.c.CreateStream(t.Context(), cfg) == nil })
-	f.c.KeepWrites("S", "k.r.")
-	f.own = f.c.Writes.conn.own["S"]
+	eventually(t, "the stream", func() bool { return f.c.CreateStream(t.Context(), followed(3)) == nil })
+	f.keepWrites()
 	f.follow()
 	stop := f.busy()
 	defer stop()
@@ -515,11 +524,8 @@ func TestFollowOwnReplicas(t *testing.T) {
 func TestLookRefused(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, natstest.Run(t).Connect(), 5*time.Second)
-	for _, s := range []StreamConfig{{Name: "direct", AllowDirect: true}, {Name: "indirect"}} {
-		s.Subjects, s.Storage = []string{s.Name + ".>"}, jetstream.MemoryStorage
-		if err := c.CreateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+	if err := c.CreateStream(t.Context(), StreamConfig{Name: "indirect", Subjects: []string{"indirect.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
 	}
 	for _, l := range []struct {
 		stream string

@@ -82,6 +82,9 @@ func (o *ownWrites) keep(subject string, data []byte, reused bool, done func(Ack
 	}
 }
 
+// filter is the filter of the follower.
+func (o *ownWrites) filter() string { return o.prefix + "*" }
+
 // matches reports whether the follower delivers the messages of a subject.
 func (o *ownWrites) matches(subject string) bool {
 	last, ok := strings.CutPrefix(subject, o.prefix)
@@ -115,7 +118,7 @@ func (o *ownWrites) put(w ownWrite) {
 	o.last = max(o.last, w.seq)
 	if o.waiting && (first || w.seq == o.next) {
 		o.waiting = false
-		o.signal()
+		signal(o.wake)
 	}
 }
 
@@ -130,13 +133,6 @@ func (o *ownWrites) grow() {
 		if w.seq >= o.next {
 			*o.at(w.seq) = w
 		}
-	}
-}
-
-func (o *ownWrites) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -160,7 +156,7 @@ func (o *ownWrites) end() {
 func (o *ownWrites) stop() {
 	o.keeps.Store(false)
 	o.ring, o.last, o.bytes = nil, 0, 0
-	o.signal()
+	signal(o.wake)
 }
 
 // advance takes note that the follower has read a message from the stream, and all before it. It reports whether

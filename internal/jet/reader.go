@@ -179,10 +179,7 @@ func (r *Reader) Request(n int) error {
 	if err := r.request(n); err != nil {
 		return err
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	signal(r.wake)
 	return nil
 }
 
