@@ -102,7 +102,7 @@ func (b *benchTimers) fill(t testing.TB, s *sqlStore, from, to, size int, change
 		// As the follower does it.
 		slices.SortFunc(batch, func(a, b Change) int { return int(a.Record.DueMs - b.Record.DueMs) })
 		begun := time.Now()
-		if err := s.Write(context.WithoutCancel(t.Context()), Batch{Changes: batch}); err != nil {
+		if err := s.Write(context.WithoutCancel(t.Context()), Batch{Changes: pointers(batch)}); err != nil {
 			t.Fatal(err)
 		}
 		took += time.Since(begun)

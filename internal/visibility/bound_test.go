@@ -159,7 +159,7 @@ func TestPrunesMoreThanItWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := &slowStore{}
-		f := &follower{o: &Options{NowMs: func() int64 { return base }, metrics: m}, store: st, grown: 5 * pruneAtOnce}
+		f := &follower{queue: newQueue(1, maxQueued), o: &Options{NowMs: func() int64 { return base }, metrics: m}, store: st, grown: 5 * pruneAtOnce}
 		if err := f.prune(t.Context()); err != nil || st.removed != 6*pruneAtOnce {
 			t.Errorf("got %d entries removed and error %v, want %d", st.removed, err, 6*pruneAtOnce)
 		}

@@ -207,36 +207,39 @@ func (f *follower) stopTails() {
 }
 
 // wait waits until the next write: until the pause after the last write has ended, and the queue is full
-// or writePace has passed.
+// or writePace has passed. Meanwhile it looks at the machine every lookPace.
 func (f *follower) wait(ctx context.Context) error {
 	for {
-		until, look := f.pace.next, f.pace.looked.Add(lookPace)
-		if !until.After(time.Now()) {
-			return waitFor(ctx, f.wrote.Add(writePace), f.queue.wake)
+		now := time.Now()
+		look, until, wake := f.pace.look, f.wrote.Add(writePace), f.queue.wake
+		if f.pace.next.After(now) {
+			look, until, wake = f.pace.lookInPause, f.pace.next, nil
 		}
-		if until.Before(look) {
-			look = until
+		if !until.After(now) {
+			return ctx.Err()
 		}
-		if err := waitFor(ctx, look, nil); err != nil {
+		f.queue.throttle(look(now) == busy)
+		if next := f.pace.looked.Add(lookPace); next.Before(until) {
+			until = next
+		}
+		if woken, err := waitFor(ctx, until, wake); woken || err != nil {
 			return err
-		}
-		if look.Before(until) {
-			f.pace.lookInPause(time.Now())
 		}
 	}
 }
 
 // waitFor waits until a time, or until wake has a value.
-func waitFor(ctx context.Context, until time.Time, wake <-chan struct{}) error {
+func waitFor(ctx context.Context, until time.Time, wake <-chan struct{}) (woken bool, err error) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	case <-timer.C:
+		return false, nil
 	case <-wake:
+		return true, nil
 	}
-	return nil
 }
 
 // step writes the queued changes, and does the work of checkPace, prunePace and savePace that is due.
@@ -262,9 +265,11 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
-// follow decides about a full queue. On a busy machine the follower waits. When CPU time is spare again, it reads the
-// changes that it missed, unless it has caught up less than yieldMost ago. Otherwise it begins to count.
+// follow decides about a full queue. On a busy machine the queue is small, and the follower waits. When CPU time is
+// spare again, it reads the changes that it missed, unless it has caught up less than yieldMost ago. Otherwise it begins
+// to count.
 func (f *follower) follow(ctx context.Context, l load) {
+	f.queue.throttle(l == busy)
 	m, _, _ := f.queue.state()
 	full := f.queue.isFull()
 	switch {
@@ -310,7 +315,7 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 	defer f.queue.wrote(len(changes))
 	b := Batch{Changes: changes, Offsets: map[int]Offset{}}
 	// The order of due times writes neighbouring index entries together.
-	slices.SortFunc(b.Changes, func(a, b Change) int { return cmp.Compare(a.Record.DueMs, b.Record.DueMs) })
+	slices.SortFunc(b.Changes, func(a, b *Change) int { return cmp.Compare(a.Record.DueMs, b.Record.DueMs) })
 	save := begun.Sub(f.saved) >= savePace
 	for shard := range f.offsets {
 		o := f.offsets[shard]
@@ -363,7 +368,7 @@ func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
 		return
 	}
 	if now := time.Now(); now.Sub(f.pace.looked) >= lookPace {
-		f.pace.lookBetween(now)
+		f.queue.throttle(f.pace.look(now) == busy)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
 // CPU time, in slices of about a millisecond with pauses between them. The rows of a full queue take a third of a second
 // of one CPU, and on two cores timers would be late meanwhile. On a busy machine the follower yields: it writes at
-// minDuty, and stops reading while its queue is full. A stream of a bucket keeps the last record of each key, so a
+// minDuty, and reads no more than it writes. A stream of a bucket keeps the last record of each key, so a
 // record that changes several times meanwhile is read once.
 //
 // A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
@@ -37,10 +37,13 @@ const (
 	// pause.
 	yieldMost = 2 * time.Minute
 	pressFor  = 30 * time.Second
-	// lookPace is the interval at which a follower that pauses looks at the machine, and lookLeast the least time
-	// between two looks: see cpuspare.Least.
-	lookPace  = 2 * time.Second
+	// lookPace is the interval at which a follower that writes or pauses looks at the machine, and lookLeast the least
+	// time between two looks: see cpuspare.Least. A burst of due timers lasts a few seconds, so the duty follows the
+	// machine sooner than that.
+	lookPace  = 250 * time.Millisecond
 	lookLeast = cpuspare.Least
+	// loadPeriod is the least period of which the mean shows that a machine is not busy any more.
+	loadPeriod = time.Second
 )
 
 // load is the state of the machine for the follower.
@@ -63,6 +66,8 @@ type pacer struct {
 	worked time.Duration
 	looked time.Time
 	duty   float64
+	// measured is the time since the last decision about the load, and left the CPU time that was spare in it.
+	measured, left time.Duration
 	// since is the time since which the follower yields, and until the time before which it does not
 	// yield again.
 	since, until time.Time
@@ -77,12 +82,8 @@ type pacer struct {
 // look adapts the duty, and reports the load of the machine. A pause becomes shorter if the duty has
 // risen, so that it ends soon after the load.
 func (p *pacer) look(now time.Time) load {
-	if !p.looked.IsZero() && now.Sub(p.looked) < lookLeast {
-		return p.load
-	}
-	p.load = free
-	if cores, ok := p.adapt(p.own(now), now); ok {
-		p.load = p.loadWith(cores, now)
+	if p.looked.IsZero() || now.Sub(p.looked) >= lookLeast {
+		p.adapt(p.own(now), now)
 	}
 	return p.load
 }
@@ -95,33 +96,52 @@ func (p *pacer) own(now time.Time) float64 {
 	return min(p.worked.Seconds()/now.Sub(p.looked).Seconds(), maxDuty)
 }
 
-// lookBetween adapts the duty between two slices of a transaction. It leaves the load as it is.
-func (p *pacer) lookBetween(now time.Time) { p.adapt(p.own(now), now) }
-
-// lookInPause adapts the duty within a pause. It does not count the write before the pause as spare, because only a part of
-// that write may be in the measured time. So it may find too few spare cores, and leaves the load as it is.
-func (p *pacer) lookInPause(now time.Time) {
+// lookInPause is look within a pause. For the duty it does not count the write before the pause as spare, because only a
+// part of that write may be in the measured time. So it may find too few spare cores.
+func (p *pacer) lookInPause(now time.Time) load {
 	if now.Sub(p.looked) >= lookLeast {
 		p.adapt(0, now)
 	}
+	return p.load
 }
 
-// adapt sets the duty to its share of the spare cores, of which the follower itself uses some. It returns the spare
-// cores; false if they are not known.
-func (p *pacer) adapt(own float64, now time.Time) (cores float64, ok bool) {
-	p.worked, p.looked = 0, now
+// adapt sets the duty to its share of the spare cores, of which the follower itself uses some, and the load.
+func (p *pacer) adapt(own float64, now time.Time) {
+	var cores float64
+	ok := false
 	if p.spare != nil {
 		cores, ok = p.spare()
 	}
-	cores += own
-	p.duty = maxDuty
 	if ok {
-		p.duty = min(max(cores*spareShare, minDuty), maxDuty)
+		p.duty = min(max((cores+own)*spareShare, minDuty), maxDuty)
+		p.load = p.loadOf(cores+p.own(now), now)
+	} else {
+		p.duty, p.load = maxDuty, free
 	}
+	p.worked, p.looked = 0, now
 	if next := p.ended.Add(p.pause(p.cost)); next.Before(p.next) {
 		p.next = next
 	}
-	return cores, ok
+}
+
+// loadOf returns the load with a number of cores that were spare since the last look. One look that finds a busy machine
+// is enough to yield, because bursts are short. The mean of loadPeriod ends it.
+func (p *pacer) loadOf(cores float64, now time.Time) load {
+	if cores < yieldBelow && p.load == free {
+		p.measured, p.left = 0, 0
+		return p.loadWith(cores, now)
+	}
+	if !p.looked.IsZero() {
+		took := now.Sub(p.looked)
+		p.measured += took
+		p.left += time.Duration(cores * float64(took))
+	}
+	if p.measured < loadPeriod {
+		return p.load
+	}
+	mean := p.left.Seconds() / p.measured.Seconds()
+	p.measured, p.left = 0, 0
+	return p.loadWith(mean, now)
 }
 
 // loadWith returns the load with a number of spare cores.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -162,6 +163,91 @@ func TestPacerYieldsBounded(t *testing.T) {
 	}
 }
 
+// TestPacerLoad: one look at a busy machine lowers the duty and makes the follower yield. It goes on once the mean of
+// loadPeriod shows spare CPU time, whatever kind of look measured it.
+func TestPacerLoad(t *testing.T) {
+	t.Parallel()
+	cores := 2.0
+	p := pacer{spare: fixedSpare(&cores)}
+	now := time.Unix(1000, 0)
+	p.look(now)
+	step := func(what string, spare float64, look func(time.Time) load, duty float64, want load) {
+		t.Helper()
+		cores, now = spare, now.Add(loadPeriod/4)
+		if l := look(now); l != want || p.duty != duty {
+			t.Errorf("%s: got load %d and duty %v, want %d and %v", what, l, p.duty, want, duty)
+		}
+	}
+	step("idle", 2, p.look, maxDuty, free)
+	step("a short peak", 0, p.lookInPause, minDuty, busy)
+	step("after it", 2, p.look, maxDuty, busy)
+	step("after it", 2, p.lookInPause, maxDuty, busy)
+	step("after it", 2, p.look, maxDuty, busy)
+	step("for loadPeriod", 2, p.lookInPause, maxDuty, free)
+
+	step("peaks", 0.2, p.look, minDuty, busy)
+	step("and less than yieldBelow in the mean", 0, p.look, minDuty, busy)
+	step("and less than yieldBelow in the mean", 0.6, p.look, 0.15, busy)
+	step("and less than yieldBelow in the mean", 0, p.look, minDuty, busy)
+	step("and less than yieldBelow in the mean", 0.6, p.look, 0.15, busy)
+	step("and more", 0, p.look, minDuty, busy)
+	step("and more", 1, p.look, 0.25, busy)
+	step("and more", 0, p.look, minDuty, busy)
+	step("and more", 1, p.look, 0.25, free)
+
+	step("busy", 0.2, p.look, minDuty, busy)
+	for i := range 4 {
+		p.worked = loadPeriod / 4
+		step("its own work is spare", 0.2, p.look, 0.175, []load{busy, busy, busy, free}[i])
+	}
+}
+
+// TestThrottledSoon: a follower that waits for its next write finds a busy machine within lookPace, and waits on.
+func TestThrottledSoon(t *testing.T) {
+	t.Parallel()
+	const most = 10 * throttledShare
+	for _, c := range []struct {
+		name  string
+		pause time.Duration // after the last write
+		full  bool          // the queue becomes full
+		want  time.Duration
+	}{
+		{"until writePace has passed", 0, false, writePace},
+		{"until the pause has ended", 3 * writePace, false, 3 * writePace},
+		{"until the queue is full", 0, true, writePace / 2},
+		{"until the pause has ended, although the queue is full", 2 * writePace, true, 2 * writePace},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cores := 2.0
+			begun := time.Now()
+			f := &follower{queue: newQueue(1, most), wrote: begun, pace: pacer{spare: fixedSpare(&cores), cost: c.pause, ended: begun, next: begun.Add(c.pause)}}
+			ended := make(chan time.Duration, 1)
+			go func() {
+				if err := f.wait(t.Context()); err != nil {
+					t.Error(err)
+				}
+				ended <- time.Since(begun)
+			}()
+			time.Sleep(writePace / 2)
+			synctest.Wait()
+			if f.queue.limit != most || len(ended) > 0 {
+				t.Errorf("%s: on an idle machine the queue holds %d changes, want %d; %d waits ended", c.name, f.queue.limit, most, len(ended))
+			}
+			if cores = 0; c.full {
+				f.queue.wake <- struct{}{}
+			}
+			time.Sleep(writePace/2 - 1)
+			synctest.Wait()
+			if f.queue.limit != most/throttledShare && c.want >= writePace {
+				t.Errorf("%s: on a busy machine the queue holds %d changes, want %d", c.name, f.queue.limit, most/throttledShare)
+			}
+			if took := <-ended; took != c.want {
+				t.Errorf("%s: it waited for %s, want %s", c.name, took, c.want)
+			}
+		})
+	}
+}
+
 // TestYieldsThenCatchesUp: on a busy machine a follower whose queue is full waits and counts nothing,
 // and so blocks nobody but itself; it has all entries in the end.
 func TestYieldsThenCatchesUp(t *testing.T) {
@@ -190,7 +276,10 @@ func TestCatchesUpAfterYield(t *testing.T) {
 		return 0, true
 	})
 	b.put(10, 20_000)
-	waittest.Until(t, "a full queue", func() bool { _, queued, _ := v.queue.state(); return queued == 500 && v.Progress().Behind > 0 })
+	waittest.Until(t, "a full queue, which is small on a busy machine", func() bool {
+		_, queued, _ := v.queue.state()
+		return queued == 500/throttledShare && v.Progress().Behind > 0
+	})
 	idle.Store(true)
 	waittest.Until(t, "all entries", func() bool {
 		p := v.Progress()

@@ -11,6 +11,8 @@ import (
 const (
 	// maxQueued bounds the changed timers that wait to be written, about 1 kB each.
 	maxQueued = 20_000
+	// throttledShare is the divisor of that bound while the follower yields.
+	throttledShare = 16
 	// maxOverlay bounds the counters while it only counts.
 	maxOverlay = 100_000
 )
@@ -35,11 +37,12 @@ type queue struct {
 	room sync.Cond
 	// wake has a value when the queue is full.
 	wake chan struct{}
-	most int
+	// most bounds the queued changes, and limit does at present: see throttle.
+	most, limit int
 
 	mode    mode
 	closed  bool // put waits for nothing
-	changes map[schemas.TimerID]Change
+	changes map[schemas.TimerID]*Change
 	// writing is the number of changes that were taken and are not written yet. They count as queued, so that the
 	// tails read no faster than the follower writes.
 	writing int
@@ -57,18 +60,18 @@ type overlayKey struct {
 }
 
 func newQueue(shards, most int) *queue {
-	q := &queue{wake: make(chan struct{}, 1), most: most, changes: map[schemas.TimerID]Change{}, read: make([]uint64, shards), overlay: map[overlayKey]int64{}}
+	q := &queue{wake: make(chan struct{}, 1), most: most, limit: most, changes: map[schemas.TimerID]*Change{}, read: make([]uint64, shards), overlay: map[overlayKey]int64{}}
 	q.room.L = &q.mu
 	return q
 }
 
-// put queues a change, or counts it.
+// put queues a change, or counts it. The caller must not alter it afterwards.
 func (q *queue) put(c *Change) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.arrived++
-	for _, queued := q.changes[c.ID]; !queued && len(q.changes)+q.writing >= q.most && !q.closed; _, queued = q.changes[c.ID] {
-		if len(q.changes) >= q.most {
+	for _, queued := q.changes[c.ID]; !queued && len(q.changes)+q.writing >= q.limit && !q.closed; _, queued = q.changes[c.ID] {
+		if len(q.changes) >= q.limit {
 			select {
 			case q.wake <- struct{}{}:
 			default:
@@ -84,7 +87,7 @@ func (q *queue) put(c *Change) {
 	case q.mode == counting:
 		q.count(c)
 	default:
-		q.changes[c.ID] = *c
+		q.changes[c.ID] = c
 		q.read[c.Shard] = c.Revision
 	}
 }
@@ -114,16 +117,16 @@ func (q *queue) count(c *Change) {
 
 // take takes at most n changes, of each shard those with the lowest revisions, and returns the revisions up to which
 // they go. Call wrote once they are written.
-func (q *queue) take(n int) (changes []Change, read []uint64, arrived int) {
+func (q *queue) take(n int) (changes []*Change, read []uint64, arrived int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	read, arrived = slices.Clone(q.read), q.arrived
 	if len(q.changes) <= n {
-		changes = make([]Change, 0, len(q.changes))
+		changes = make([]*Change, 0, len(q.changes))
 		for _, c := range q.changes {
 			changes = append(changes, c)
 		}
-		q.changes = make(map[schemas.TimerID]Change, len(changes))
+		clear(q.changes)
 	} else {
 		changes = q.takeLowest(n, read)
 	}
@@ -134,26 +137,22 @@ func (q *queue) take(n int) (changes []Change, read []uint64, arrived int) {
 
 // takeLowest takes at most n of the queued changes, which are more than n: from each shard a proportional part, with the
 // lowest revisions. It lowers read to the revisions before the changes that stay.
-func (q *queue) takeLowest(n int, read []uint64) []Change {
-	type key struct {
-		revision uint64
-		id       schemas.TimerID
+func (q *queue) takeLowest(n int, read []uint64) []*Change {
+	byShard := make([][]*Change, len(q.read))
+	for _, c := range q.changes {
+		byShard[c.Shard] = append(byShard[c.Shard], c)
 	}
-	byShard := make([][]key, len(q.read))
-	for id, c := range q.changes {
-		byShard[c.Shard] = append(byShard[c.Shard], key{c.Revision, id})
-	}
-	changes := make([]Change, 0, n)
+	changes := make([]*Change, 0, n)
 	queued := len(q.changes)
-	for shard, keys := range byShard {
-		slices.SortFunc(keys, func(a, b key) int { return cmp.Compare(a.revision, b.revision) })
-		taken := len(keys) * n / queued
-		for _, k := range keys[:taken] {
-			changes = append(changes, q.changes[k.id])
-			delete(q.changes, k.id)
+	for shard, all := range byShard {
+		slices.SortFunc(all, func(a, b *Change) int { return cmp.Compare(a.Revision, b.Revision) })
+		taken := len(all) * n / queued
+		for _, c := range all[:taken] {
+			changes = append(changes, c)
+			delete(q.changes, c.ID)
 		}
-		if taken < len(keys) {
-			read[shard] = keys[taken].revision - 1
+		if taken < len(all) {
+			read[shard] = all[taken].Revision - 1
 		}
 	}
 	return changes
@@ -168,13 +167,12 @@ func (q *queue) wrote(rows int) {
 }
 
 // giveBack puts changes back that could not be written.
-func (q *queue) giveBack(changes []Change) {
+func (q *queue) giveBack(changes []*Change) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i := range changes {
-		c := &changes[i]
+	for _, c := range changes {
 		if newer, ok := q.changes[c.ID]; !ok || newer.Revision < c.Revision {
-			q.changes[c.ID] = *c
+			q.changes[c.ID] = c
 		}
 	}
 }
@@ -194,6 +192,21 @@ func (q *queue) end() {
 	defer q.mu.Unlock()
 	q.closed = true
 	q.room.Broadcast()
+}
+
+// throttle makes the queue smaller while the follower yields, so that the tails soon read no more than it writes. Reading
+// a change costs CPU, and a change that waits in its stream may be replaced there.
+func (q *queue) throttle(on bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	limit := q.most
+	if on {
+		limit = max(q.most/throttledShare, 1)
+	}
+	if limit != q.limit {
+		q.limit = limit
+		q.room.Broadcast()
+	}
 }
 
 // setMode changes the mode if it is from.
@@ -219,7 +232,7 @@ func (q *queue) overflow() {
 
 // full reports whether the queue has no room, or so little that the changes which the tails read after the last slice of
 // a transaction fill it. q.mu is held.
-func (q *queue) full() bool { return len(q.changes) >= q.most-min(sliceRows, q.most/8) }
+func (q *queue) full() bool { return len(q.changes) >= q.limit-min(sliceRows, q.limit/8) }
 
 // isFull is full for a caller that does not hold q.mu.
 func (q *queue) isFull() bool {

@@ -181,6 +181,35 @@ func TestQueueWhileWriting(t *testing.T) {
 	})
 }
 
+// TestQueueThrottled: while it is throttled, a queue has room for a part of its changes only. The changes in it stay.
+func TestQueueThrottled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most, limit = 10 * throttledShare, 10
+		q := newQueue(1, most)
+		put := make(chan int, 3*most)
+		go func() {
+			for i := range 3 * most {
+				q.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
+				put <- i
+			}
+		}()
+		step := func(what string, do func(), want int) {
+			t.Helper()
+			do()
+			synctest.Wait()
+			if len(put) != want {
+				t.Fatalf("%s: %d changes were put, want %d", what, len(put), want)
+			}
+		}
+		step("at first", func() {}, most)
+		step("throttled", func() { q.throttle(true) }, most)
+		step("a part is written", func() { q.take(most - limit + 2); q.wrote(most) }, most+2)
+		step("no longer throttled", func() { q.throttle(false) }, 2*most-limit+2)
+		step("the end", q.end, 3*most)
+	})
+}
+
 // slicedStore is a store whose slices take a millisecond each.
 type slicedStore struct{ Store }
 

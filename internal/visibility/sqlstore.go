@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"modernc.org/sqlite"
@@ -224,12 +225,13 @@ const sliceRows = 64
 // Write implements Store.
 func (s *sqlStore) Write(ctx context.Context, b Batch) error {
 	return s.transact(ctx, func(w *writing) error {
-		for i := range b.Changes {
-			if err := w.change(&b.Changes[i]); err != nil {
+		rest := len(b.Changes)
+		for slice := range slices.Chunk(b.Changes, sliceRows) {
+			if err := w.change(slice); err != nil {
 				return err
 			}
-			if rows := i + 1; rows%sliceRows == 0 && rows < len(b.Changes) && b.Between != nil {
-				b.Between(sliceRows)
+			if rest -= len(slice); rest > 0 && b.Between != nil {
+				b.Between(len(slice))
 			}
 		}
 		for shard, o := range b.Offsets {

@@ -36,9 +36,17 @@ func openTest(t testing.TB, folder string) *sqlStore {
 // write writes changes.
 func write(t testing.TB, s Store, changes ...Change) {
 	t.Helper()
-	if err := s.Write(context.WithoutCancel(t.Context()), Batch{Changes: changes}); err != nil {
+	if err := s.Write(context.WithoutCancel(t.Context()), Batch{Changes: pointers(changes)}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func pointers(changes []Change) []*Change {
+	all := make([]*Change, len(changes))
+	for i := range changes {
+		all[i] = &changes[i]
+	}
+	return all
 }
 
 // randomChange returns a change of one of n timers.
@@ -667,7 +675,7 @@ func TestReopen(t *testing.T) {
 	}
 	c := randomChange(rand.New(rand.NewPCG(5, 4)), 300, 9)
 	offset := Offset{Stream: "x", Revision: 9, AsOfMs: base}
-	if err := s.Write(t.Context(), Batch{Changes: []Change{c}, Offsets: map[int]Offset{2: offset}}); err != nil {
+	if err := s.Write(t.Context(), Batch{Changes: []*Change{&c}, Offsets: map[int]Offset{2: offset}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -741,6 +749,65 @@ func TestSpans(t *testing.T) {
 	}
 }
 
+// TestInsertAll: pending timers, of which some have a row of an older, the same or a later revision, have one row each
+// with the latest revision, and count once.
+func TestInsertAll(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	first, _, err := OpenSQL(t.Context(), folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := first.(*sqlStore)
+	change := func(i int, revision uint64) Change {
+		rec := schemas.Record{Definition: schemas.Definition{AddedMs: base, Service: "s", Source: "/i", EventID: fmt.Sprint(i), Type: "t"}}
+		rec.State, rec.DueMs, rec.ScheduledMs = schemas.StatePending, base+int64(revision)*minuteMs, base
+		return Change{ID: schemas.NewTimerID("/i", fmt.Sprint(i)), Revision: revision, StoredMs: base, Record: rec}
+	}
+	entries := map[schemas.TimerID]Entry{}
+	check := func(what string) {
+		t.Helper()
+		checkEntries(t, Query{}, all(t, s, Query{}), expect(entries, Query{}))
+		c, err := s.Counts(t.Context(), CountsQuery{From: time.UnixMilli(base), To: time.UnixMilli(base + hourMs)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var added, due int64
+		for _, b := range c.Buckets {
+			added, due = added+b.Added, due+b.Due
+		}
+		if rows, _ := s.Size(); rows != int64(len(entries)) || added != rows || due != rows {
+			t.Errorf("%s: %d rows, %d counted as added and %d as due, want %d", what, rows, added, due, len(entries))
+		}
+	}
+	put := func(changes ...Change) {
+		for _, c := range changes {
+			if old, ok := entries[c.ID]; !ok || old.Timer.Revision < c.Revision {
+				entries[c.ID] = entryOf(c)
+			}
+		}
+		write(t, s, changes...)
+	}
+	var changes []Change
+	for i := range 2*rowsAtOnce + 3 {
+		changes = append(changes, change(i, 5))
+	}
+	put(changes...)
+	check("new timers")
+	if err := s.Close(); err != nil { // the next writer has inserted nothing yet
+		t.Fatal(err)
+	}
+	s = openTest(t, folder)
+	put(changes...)
+	check("the same again")
+	changes = changes[:0]
+	for i := range 4 * rowsAtOnce {
+		changes = append(changes, change(i, uint64(4+i%3)))
+	}
+	put(changes...)
+	check("older, equal and later revisions, and new timers")
+}
+
 // TestWriteBetween: Write calls Between between the slices of a batch, within the transaction.
 func TestWriteBetween(t *testing.T) {
 	t.Parallel()
@@ -754,11 +821,11 @@ func TestWriteBetween(t *testing.T) {
 		}
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
-	b := Batch{Changes: make([]Change, 0, 4*sliceRows)}
+	b := Batch{Changes: make([]*Change, 0, 4*sliceRows)}
 	for i := range cap(b.Changes) {
 		c := randomChange(rng, 1000, uint64(i)+1)
 		c.ID = schemas.NewTimerID("/between", fmt.Sprint(i))
-		b.Changes = append(b.Changes, c)
+		b.Changes = append(b.Changes, &c)
 	}
 	calls := 0
 	b.Between = func(rows int) {

@@ -193,9 +193,9 @@ type Offset struct {
 	AsOfMs int64
 }
 
-// Batch is the content of one transaction: changes, and the offsets after them.
+// Batch is the content of one transaction: changes of different timers, and the offsets after them.
 type Batch struct {
-	Changes []Change
+	Changes []*Change
 	Offsets map[int]Offset
 	// Between is called within the transaction between each sliceRows changes and the next, with their number. It may
 	// pause. nil: not called.

@@ -118,15 +118,19 @@ func (w *writing) exec(query string, args ...any) error {
 
 // affect is exec that returns the number of rows that it wrote.
 func (w *writing) affect(query string, args ...any) (rows int64, err error) {
-	st, err := w.s.statement(w.ctx, query)
-	if err != nil {
-		return 0, err
-	}
-	res, err := st.ExecContext(w.ctx, args...)
+	res, err := w.run(query, args)
 	if err != nil {
 		return 0, err
 	}
 	return res.RowsAffected()
+}
+
+func (w *writing) run(query string, args []any) (sql.Result, error) {
+	st, err := w.s.statement(w.ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return st.ExecContext(w.ctx, args...)
 }
 
 // queryRow reads one row. found is false if there is none.
@@ -162,9 +166,33 @@ func (w *writing) serviceOf(n int64) (int64, error) {
 	return d.serviceNumber(service{s.tenant, s.service}, w.exec)
 }
 
-// change writes one change, unless its row has the same or a later revision. The record of a pending
-// timer is mostly new, so change inserts its row and looks for an old one only if that fails.
-func (w *writing) change(c *Change) error {
+// rowsAtOnce bounds the rows that one statement inserts.
+const rowsAtOnce = 16
+
+// change writes changes of different timers. The record of a pending timer is mostly new, so change inserts the rows of
+// such timers, several with one statement, and looks for old ones only if that fails. A row with attributes is written
+// alone, because their index needs its number.
+func (w *writing) change(changes []*Change) error {
+	pending := make([]*Change, 0, len(changes))
+	for _, c := range changes {
+		if c.Record.State == schemas.StatePending && len(c.Attributes) == 0 {
+			pending = append(pending, c)
+			continue
+		}
+		if err := w.changeOne(c); err != nil {
+			return err
+		}
+	}
+	for group := range slices.Chunk(pending, rowsAtOnce) {
+		if err := w.insertAll(group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeOne writes one change.
+func (w *writing) changeOne(c *Change) error {
 	r, err := w.rowOf(c)
 	if err != nil {
 		return err
@@ -175,14 +203,20 @@ func (w *writing) change(c *Change) error {
 			return err
 		}
 	}
+	return w.replace(c, &r, blob)
+}
+
+// replace writes a row in place of the timer's old one, unless that has the same or a later revision. If there is none, it
+// inserts the row.
+func (w *writing) replace(c *Change, r *row, record []byte) error {
 	old, found, err := w.find("id = ?", c.ID[:])
 	switch {
 	case err != nil || found && old.revision >= c.Revision:
 		return err
 	case found:
-		return w.update(c, &old, &r, blob)
+		return w.update(c, &old, r, record)
 	}
-	_, err = w.insert(c, &r, blob)
+	_, err = w.insert(c, r, record)
 	return err
 }
 
@@ -201,20 +235,78 @@ func scheduleOf(c *Change) any {
 	return nil
 }
 
+const (
+	insertTimers = "INSERT OR IGNORE INTO timers(id, shard, revision, stored, series, state, added, due, fired, done, error, event, grp, schedule, recurs, attributes, record) VALUES "
+	timerValues  = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+// valuesOf appends the values of insertTimers.
+func valuesOf(args []any, c *Change, r *row, record []byte) []any {
+	return append(args, c.ID[:], c.Shard, c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, scheduleOf(c), r.recurs, r.attributes, record)
+}
+
 // insert writes the row of a timer. inserted is false if the timer has a row.
 func (w *writing) insert(c *Change, r *row, record []byte) (inserted bool, err error) {
-	n, err := w.affect("INSERT INTO timers(id, shard, revision, stored, series, state, added, due, fired, done, error, event, grp, schedule, recurs, attributes, record) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO NOTHING",
-		c.ID[:], c.Shard, c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, scheduleOf(c), r.recurs, r.attributes, record)
-	if err != nil || n == 0 {
+	res, err := w.run(insertTimers+timerValues, valuesOf(nil, c, r, record))
+	if err != nil {
 		return false, err
 	}
-	if r.attributes != "" {
-		if _, err := w.queryRow("SELECT n FROM timers WHERE id = ?", []any{c.ID[:]}, &r.n); err != nil {
-			return false, err
-		}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return false, err
+	}
+	if r.n, err = res.LastInsertId(); err != nil {
+		return false, err
 	}
 	w.account(r, 1)
 	return true, w.index(&row{}, r)
+}
+
+// insertAll is changeOne for pending timers without attributes, at most rowsAtOnce.
+func (w *writing) insertAll(changes []*Change) error {
+	rows, records := make([]row, len(changes)), make([][]byte, len(changes))
+	args := make([]any, 0, len(changes)*len(timerValues)/3)
+	for i, c := range changes {
+		var err error
+		if rows[i], err = w.rowOf(c); err != nil {
+			return err
+		}
+		records[i] = recordOf(c)
+		args = valuesOf(args, c, &rows[i], records[i])
+	}
+	res, err := w.run(insertTimers+timerValues+strings.Repeat(", "+timerValues, len(changes)-1), args)
+	if err != nil {
+		return err
+	}
+	inserted, err := res.RowsAffected()
+	if err != nil {
+		return err
+	}
+	if int(inserted) == len(changes) {
+		for i := range rows {
+			w.account(&rows[i], 1)
+		}
+		return nil
+	}
+	// Some timers have an older row. SQLite gives a new row a number that is greater than all others, so those of the
+	// inserted rows are the last ones.
+	last, err := res.LastInsertId()
+	if err != nil {
+		return err
+	}
+	for i, c := range changes {
+		old, found, err := w.find("id = ?", c.ID[:])
+		switch {
+		case err != nil:
+			return err
+		case found && old.n > last-inserted && inserted > 0:
+			w.account(&rows[i], 1)
+			continue
+		}
+		if err := w.replace(c, &rows[i], records[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // update writes a row in place of an old one.
