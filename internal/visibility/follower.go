@@ -211,14 +211,18 @@ func (f *follower) stopTails() {
 func (f *follower) wait(ctx context.Context) error {
 	for {
 		now := time.Now()
-		look, until, wake := f.pace.look, f.wrote.Add(writePace), f.queue.wake
 		if f.pace.next.After(now) {
-			look, until, wake = f.pace.lookInPause, f.pace.next, nil
+			f.apply(f.pace.lookInPause(now))
+		} else {
+			f.apply(f.pace.look(now))
+		}
+		until, wake := f.pace.next, (<-chan struct{})(nil)
+		if !until.After(now) {
+			until, wake = f.wrote.Add(writePace), f.queue.wake
 		}
 		if !until.After(now) {
 			return ctx.Err()
 		}
-		f.queue.throttle(look(now) == busy)
 		if next := f.pace.looked.Add(lookPace); next.Before(until) {
 			until = next
 		}
@@ -265,16 +269,28 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
+// apply makes the queue small while the follower yields, and notes whether the tails miss changes then.
+func (f *follower) apply(l load) {
+	switch l {
+	case free:
+		f.queue.throttle(false)
+	case busy:
+		f.queue.throttle(true)
+		m, _, _ := f.queue.state()
+		f.yielded = f.yielded || m == following && f.queue.isFull()
+	case pressed: // follow decides about the small queue
+	}
+}
+
 // follow decides about a full queue. On a busy machine the queue is small, and the follower waits. When CPU time is
 // spare again, it reads the changes that it missed, unless it has caught up less than yieldMost ago. Otherwise it begins
 // to count.
 func (f *follower) follow(ctx context.Context, l load) {
-	f.queue.throttle(l == busy)
+	f.apply(l)
 	m, _, _ := f.queue.state()
 	full := f.queue.isFull()
 	switch {
 	case l == busy:
-		f.yielded = f.yielded || full && m == following
 	case l == free && (m == catchingUp || !full):
 	case l == free && m == following && f.yielded && time.Since(f.caughtUp) >= yieldMost:
 		f.catchUp(ctx)
@@ -285,6 +301,7 @@ func (f *follower) follow(ctx context.Context, l load) {
 			f.queue.setMode(catchingUp, following)
 		}
 		f.queue.overflow()
+		f.queue.throttle(false)
 	}
 }
 
@@ -364,11 +381,15 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 
 // pauseBetween pauses between two slices of a transaction, and looks at the machine as wait does.
 func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
-	if d <= 0 || !pause.For(ctx, d) {
-		return
-	}
-	if now := time.Now(); now.Sub(f.pace.looked) >= lookPace {
-		f.queue.throttle(f.pace.look(now) == busy)
+	for d > 0 {
+		part := min(d, lookPace)
+		if !pause.For(ctx, part) {
+			return
+		}
+		d -= part
+		if now := time.Now(); now.Sub(f.pace.looked) >= lookPace {
+			f.apply(f.pace.look(now))
+		}
 	}
 }
 

@@ -37,12 +37,14 @@ const (
 	// pause.
 	yieldMost = 2 * time.Minute
 	pressFor  = 30 * time.Second
-	// lookPace is the interval at which a follower that writes or pauses looks at the machine, and lookLeast the least
-	// time between two looks: see cpuspare.Least. A burst of due timers lasts a few seconds, so the duty follows the
-	// machine sooner than that.
+	// lookPace is the interval at which a follower that writes or waits looks at the machine. A burst of due timers lasts
+	// a few seconds, so the duty follows the machine sooner than that. lookLeast is the least time between two looks. It
+	// is a little more than cpuspare.Least, so that each look has a new measurement.
 	lookPace  = 250 * time.Millisecond
-	lookLeast = cpuspare.Least
-	// loadPeriod is the least period of which the mean shows that a machine is not busy any more.
+	lookLeast = cpuspare.Least + 10*time.Millisecond
+	// peakPeriod is the time for which the looks must find a busy machine before the follower yields: two looks. A garbage
+	// collection is shorter. After it the follower yields until the mean of loadPeriod shows spare CPU time.
+	peakPeriod = 400 * time.Millisecond
 	loadPeriod = time.Second
 )
 
@@ -66,8 +68,9 @@ type pacer struct {
 	worked time.Duration
 	looked time.Time
 	duty   float64
-	// measured is the time since the last decision about the load, and left the CPU time that was spare in it.
-	measured, left time.Duration
+	// peak is the time for which the last looks in a row found a busy machine, while the follower did not yield. measured
+	// is the time since the last decision about the load, while it did, and left the CPU time that was spare in it.
+	peak, measured, left time.Duration
 	// since is the time since which the follower yields, and until the time before which it does not
 	// yield again.
 	since, until time.Time
@@ -116,7 +119,7 @@ func (p *pacer) adapt(own float64, now time.Time) {
 		p.duty = min(max((cores+own)*spareShare, minDuty), maxDuty)
 		p.load = p.loadOf(cores+p.own(now), now)
 	} else {
-		p.duty, p.load = maxDuty, free
+		p.duty, p.load, p.since, p.peak = maxDuty, free, time.Time{}, 0
 	}
 	p.worked, p.looked = 0, now
 	if next := p.ended.Add(p.pause(p.cost)); next.Before(p.next) {
@@ -124,19 +127,25 @@ func (p *pacer) adapt(own float64, now time.Time) {
 	}
 }
 
-// loadOf returns the load with a number of cores that were spare since the last look. One look that finds a busy machine
-// is enough to yield, because bursts are short. The mean of loadPeriod ends it.
+// loadOf returns the load with a number of cores that were spare since the last look, those of the follower included.
 func (p *pacer) loadOf(cores float64, now time.Time) load {
-	if cores < yieldBelow && p.load == free {
-		p.measured, p.left = 0, 0
+	took := peakPeriod // the first look decides
+	if !p.looked.IsZero() {
+		took = now.Sub(p.looked)
+	}
+	if p.load == free {
+		if cores >= yieldBelow {
+			p.peak = 0
+			return p.loadWith(cores, now)
+		}
+		if p.peak += took; p.peak < peakPeriod {
+			return free
+		}
+		p.peak, p.measured, p.left = 0, 0, 0
 		return p.loadWith(cores, now)
 	}
-	if !p.looked.IsZero() {
-		took := now.Sub(p.looked)
-		p.measured += took
-		p.left += time.Duration(cores * float64(took))
-	}
-	if p.measured < loadPeriod {
+	p.measured += took
+	if p.left += time.Duration(cores * float64(took)); p.measured < loadPeriod {
 		return p.load
 	}
 	mean := p.left.Seconds() / p.measured.Seconds()

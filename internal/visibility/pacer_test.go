@@ -163,8 +163,8 @@ func TestPacerYieldsBounded(t *testing.T) {
 	}
 }
 
-// TestPacerLoad: one look at a busy machine lowers the duty and makes the follower yield. It goes on once the mean of
-// loadPeriod shows spare CPU time, whatever kind of look measured it.
+// TestPacerLoad: one look at a busy machine lowers the duty, and looks for peakPeriod make the follower yield. It goes on
+// once the mean of loadPeriod shows spare CPU time, whatever kind of look measured it.
 func TestPacerLoad(t *testing.T) {
 	t.Parallel()
 	cores := 2.0
@@ -179,26 +179,39 @@ func TestPacerLoad(t *testing.T) {
 		}
 	}
 	step("idle", 2, p.look, maxDuty, free)
-	step("a short peak", 0, p.lookInPause, minDuty, busy)
+	step("a short peak", 0, p.lookInPause, minDuty, free)
+	step("after it", 2, p.look, maxDuty, free)
+	step("another", 0, p.lookInPause, minDuty, free)
+	step("a peak", 0, p.lookInPause, minDuty, busy)
 	step("after it", 2, p.look, maxDuty, busy)
 	step("after it", 2, p.lookInPause, maxDuty, busy)
 	step("after it", 2, p.look, maxDuty, busy)
 	step("for loadPeriod", 2, p.lookInPause, maxDuty, free)
 
-	step("peaks", 0.2, p.look, minDuty, busy)
-	step("and less than yieldBelow in the mean", 0, p.look, minDuty, busy)
-	step("and less than yieldBelow in the mean", 0.6, p.look, 0.15, busy)
-	step("and less than yieldBelow in the mean", 0, p.look, minDuty, busy)
-	step("and less than yieldBelow in the mean", 0.6, p.look, 0.15, busy)
-	step("and more", 0, p.look, minDuty, busy)
-	step("and more", 1, p.look, 0.25, busy)
-	step("and more", 0, p.look, minDuty, busy)
-	step("and more", 1, p.look, 0.25, free)
-
+	step("busy", 0.2, p.look, minDuty, free)
 	step("busy", 0.2, p.look, minDuty, busy)
+	step("peaks, and less than yieldBelow in the mean", 0, p.look, minDuty, busy)
+	step("peaks, and less than yieldBelow in the mean", 0.6, p.look, 0.15, busy)
+	step("peaks, and less than yieldBelow in the mean", 0, p.look, minDuty, busy)
+	step("peaks, and less than yieldBelow in the mean", 0.6, p.look, 0.15, busy)
+	step("peaks, and more", 0, p.look, minDuty, busy)
+	step("peaks, and more", 1, p.look, 0.25, busy)
+	step("peaks, and more", 0, p.look, minDuty, busy)
+	step("peaks, and more", 1, p.look, 0.25, free)
+
+	p.worked = loadPeriod / 8
+	step("busy, its own work included", 0, p.look, 0.125, free)
+	step("busy", 0, p.look, minDuty, free)
+	step("busy", 0, p.look, minDuty, busy)
 	for i := range 4 {
 		p.worked = loadPeriod / 4
 		step("its own work is spare", 0.2, p.look, 0.175, []load{busy, busy, busy, free}[i])
+	}
+	step("busy", 0, p.look, minDuty, free)
+	step("busy", 0, p.look, minDuty, busy)
+	step("not known", -1, p.look, maxDuty, free)
+	if !p.since.IsZero() || p.peak != 0 {
+		t.Errorf("when the spare cores are not known, it yields since %s, and a peak lasts %s", p.since, p.peak)
 	}
 }
 
@@ -214,7 +227,7 @@ func TestThrottledSoon(t *testing.T) {
 	}{
 		{"until writePace has passed", 0, false, writePace},
 		{"until the pause has ended", 3 * writePace, false, 3 * writePace},
-		{"until the queue is full", 0, true, writePace / 2},
+		{"until the queue is full", 0, true, writePace/2 - 1},
 		{"until the pause has ended, although the queue is full", 2 * writePace, true, 2 * writePace},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -228,7 +241,7 @@ func TestThrottledSoon(t *testing.T) {
 				}
 				ended <- time.Since(begun)
 			}()
-			time.Sleep(writePace / 2)
+			time.Sleep(writePace/2 - 1)
 			synctest.Wait()
 			if f.queue.limit != most || len(ended) > 0 {
 				t.Errorf("%s: on an idle machine the queue holds %d changes, want %d; %d waits ended", c.name, f.queue.limit, most, len(ended))
@@ -236,7 +249,7 @@ func TestThrottledSoon(t *testing.T) {
 			if cores = 0; c.full {
 				f.queue.wake <- struct{}{}
 			}
-			time.Sleep(writePace/2 - 1)
+			time.Sleep(writePace / 2)
 			synctest.Wait()
 			if f.queue.limit != most/throttledShare && c.want >= writePace {
 				t.Errorf("%s: on a busy machine the queue holds %d changes, want %d", c.name, f.queue.limit, most/throttledShare)
@@ -309,16 +322,25 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	b := &failingBuckets{buckets: newBuckets()}
 	b.put(0, 5)
-	q := newQueue(1, 1)
+	q := newQueue(1, throttledShare)
 	f := &follower{o: &Options{Buckets: b}, queue: q, target: make([]uint64, 1)}
-	q.begin([]uint64{0})
-	q.put(&Change{ID: schemas.NewTimerID("/q", "1"), Revision: 1})
+	begin := func(changes int) {
+		q.throttle(false)
+		q.begin([]uint64{0})
+		for i := range changes {
+			q.put(&Change{ID: schemas.NewTimerID("/q", fmt.Sprint(i)), Revision: uint64(i) + 1})
+		}
+	}
+	begin(throttledShare)
 	q.setMode(catchingUp, following)
 	step := func(what string, l load, want mode) {
 		t.Helper()
 		f.follow(t.Context(), l)
 		if m, _, _ := q.state(); m != want {
 			t.Fatalf("%s: got mode %d, want %d", what, m, want)
+		}
+		if limit := map[bool]int{true: 1, false: throttledShare}[l == busy]; q.limit != limit {
+			t.Fatalf("%s: the queue holds %d changes, want %d", what, q.limit, limit)
 		}
 	}
 	step("busy", busy, following)
@@ -345,7 +367,19 @@ func TestFollow(t *testing.T) {
 	step("busy soon after it caught up", busy, following)
 	step("free soon after it caught up", free, counting)
 
-	q.begin([]uint64{0})
-	q.put(&Change{ID: schemas.NewTimerID("/q", "1"), Revision: 1})
+	begin(throttledShare)
 	step("busy for too long after a start", pressed, catchingUp)
+
+	f.caughtUp = time.Time{}
+	begin(throttledShare)
+	q.setMode(catchingUp, following)
+	f.apply(busy) // within a transaction, whose steps do not see it
+	step("free after a transaction", free, catchingUp)
+
+	begin(throttledShare / 2)
+	f.yielded, f.catchesUp = false, false
+	q.setMode(catchingUp, following)
+	step("busy with a queue that is not full when the machine is free", busy, following)
+	f.apply(pressed)
+	step("busy for too long with such a queue", pressed, counting)
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -216,7 +217,10 @@ func (w *writing) replace(c *Change, r *row, record []byte) error {
 	case found:
 		return w.update(c, &old, r, record)
 	}
-	_, err = w.insert(c, r, record)
+	inserted, err := w.insert(c, r, record)
+	if err == nil && !inserted {
+		err = fmt.Errorf("SQLite ignores the row of timer %s: a value breaks a constraint of the table", c.ID)
+	}
 	return err
 }
 
@@ -237,6 +241,7 @@ func scheduleOf(c *Change) any {
 
 const (
 	insertTimers = "INSERT OR IGNORE INTO timers(id, shard, revision, stored, series, state, added, due, fired, done, error, event, grp, schedule, recurs, attributes, record) VALUES "
+	timerColumns = 17
 	timerValues  = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
@@ -264,7 +269,7 @@ func (w *writing) insert(c *Change, r *row, record []byte) (inserted bool, err e
 // insertAll is changeOne for pending timers without attributes, at most rowsAtOnce.
 func (w *writing) insertAll(changes []*Change) error {
 	rows, records := make([]row, len(changes)), make([][]byte, len(changes))
-	args := make([]any, 0, len(changes)*len(timerValues)/3)
+	args := make([]any, 0, len(changes)*timerColumns)
 	for i, c := range changes {
 		var err error
 		if rows[i], err = w.rowOf(c); err != nil {
@@ -287,8 +292,8 @@ func (w *writing) insertAll(changes []*Change) error {
 		}
 		return nil
 	}
-	// Some timers have an older row. SQLite gives a new row a number that is greater than all others, so those of the
-	// inserted rows are the last ones.
+	// Some timers have an older row. SQLite gives a new row a number that is greater than all others, and nobody else
+	// writes, so the numbers of the inserted rows are the last ones.
 	last, err := res.LastInsertId()
 	if err != nil {
 		return err
