@@ -3,7 +3,7 @@
 //	buckets timers_0 … timers_<n>          the truth
 //	       │ one Reader.Tail a shard (consumers without acknowledgement)
 //	       ▼
-//	   Follower: newest state of each changed timer, at most maxQueued of them (fewer on a busy machine)
+//	   Follower: newest state of each changed timer, at most maxQueued of them (fewer while it yields)
 //	       │ one transaction a second: rows, counters, offset of each shard
 //	       ▼
 //	     Store: a SQL file                  ◀─ Search, Get, Counts (router, HTTP, console)

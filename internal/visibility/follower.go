@@ -66,7 +66,7 @@ type follower struct {
 	wrote, checked, pruned, saved time.Time
 	// pace decides how much CPU writing may take.
 	pace pacer
-	// yielded is true if the queue was full while the follower yielded: it missed changes. catchesUp is true
+	// yielded is true if the tails waited for room while the follower yielded: it missed changes. catchesUp is true
 	// while the follower reads the missed changes, and caughtUp is the time at which it had last read them all. If the
 	// queue is full again within yieldMost of caughtUp, timers change faster than they can be written.
 	yielded, catchesUp bool
@@ -269,22 +269,20 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
-// apply makes the queue small while the follower yields, and notes whether the tails miss changes then.
+// apply makes the queue small while the follower yields, and notes whether a tail has waited for room in it, so that
+// changes wait in the streams.
 func (f *follower) apply(l load) {
-	switch l {
-	case free:
-		f.queue.throttle(false)
-	case busy:
-		f.queue.throttle(true)
-		m, _, _ := f.queue.state()
-		f.yielded = f.yielded || m == following && f.queue.isFull()
-	case pressed: // follow decides about the small queue
+	if l != pressed { // follow decides about the small queue
+		f.queue.throttle(l == busy)
+	}
+	if f.queue.takeWaited() {
+		f.yielded = true
 	}
 }
 
 // follow decides about a full queue. On a busy machine the queue is small, and the follower waits. When CPU time is
-// spare again, it reads the changes that it missed, unless it has caught up less than yieldMost ago. Otherwise it begins
-// to count.
+// spare again, it reads the changes that wait in the streams, unless it has caught up less than yieldMost ago. Otherwise,
+// and if the machine stays busy for yieldMost, it begins to count.
 func (f *follower) follow(ctx context.Context, l load) {
 	f.apply(l)
 	m, _, _ := f.queue.state()
@@ -379,7 +377,8 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 	return nil
 }
 
-// pauseBetween pauses between two slices of a transaction, and looks at the machine as wait does.
+// pauseBetween pauses between two slices of a transaction, and looks at the machine every lookPace. A higher duty does not
+// shorten the pause.
 func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
 	for d > 0 {
 		part := min(d, lookPace)

@@ -9,8 +9,8 @@ import (
 // The search index is never urgent, but it takes CPU from timers, which are urgent: writing a change
 // costs 15 to 20 µs, and reading it some 6 µs. So the follower takes a share of the machine's spare
 // CPU time, in slices of about a millisecond with pauses between them. The rows of a full queue take a third of a second
-// of one CPU, and on two cores timers would be late meanwhile. On a busy machine the follower yields: it writes at
-// minDuty, and reads no more than it writes. A stream of a bucket keeps the last record of each key, so a
+// of one CPU, and on two cores timers would be late meanwhile. On a busy machine the duty is low, and the follower
+// yields: its queue is small, so it reads no more than it writes. A stream of a bucket keeps the last record of each key, so a
 // record that changes several times meanwhile is read once.
 //
 // A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
@@ -39,11 +39,11 @@ const (
 	pressFor  = 30 * time.Second
 	// lookPace is the interval at which a follower that writes or waits looks at the machine. A burst of due timers lasts
 	// a few seconds, so the duty follows the machine sooner than that. lookLeast is the least time between two looks. It
-	// is a little more than cpuspare.Least, so that each look has a new measurement.
+	// is a little more than cpuspare.Least, so that a look normally has a new measurement.
 	lookPace  = 250 * time.Millisecond
 	lookLeast = cpuspare.Least + 10*time.Millisecond
-	// peakPeriod is the time for which the looks must find a busy machine before the follower yields: two looks. A garbage
-	// collection is shorter. After it the follower yields until the mean of loadPeriod shows spare CPU time.
+	// The follower yields when its looks have found a busy machine for peakPeriod, at lookPace two looks. Most garbage
+	// collections are shorter. It goes on when the mean of loadPeriod or more is yieldBelow or more spare cores.
 	peakPeriod = 400 * time.Millisecond
 	loadPeriod = time.Second
 )
@@ -68,8 +68,8 @@ type pacer struct {
 	worked time.Duration
 	looked time.Time
 	duty   float64
-	// peak is the time for which the last looks in a row found a busy machine, while the follower did not yield. measured
-	// is the time since the last decision about the load, while it did, and left the CPU time that was spare in it.
+	// peak is used while the load is free: for how long the last looks in a row found a busy machine. measured and left
+	// are used otherwise: the time since the load was last decided, and the CPU time that was spare in it.
 	peak, measured, left time.Duration
 	// since is the time since which the follower yields, and until the time before which it does not
 	// yield again.

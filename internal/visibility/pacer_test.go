@@ -210,12 +210,22 @@ func TestPacerLoad(t *testing.T) {
 	step("busy", 0, p.look, minDuty, free)
 	step("busy", 0, p.look, minDuty, busy)
 	step("not known", -1, p.look, maxDuty, free)
-	if !p.since.IsZero() || p.peak != 0 {
-		t.Errorf("when the spare cores are not known, it yields since %s, and a peak lasts %s", p.since, p.peak)
+	if !p.since.IsZero() {
+		t.Errorf("when the spare cores are not known, it yields since %s", p.since)
 	}
+	step("busy", 0, p.look, minDuty, free)
+	step("not known", -1, p.look, maxDuty, free)
+	step("busy", 0, p.look, minDuty, free)
 }
 
-// TestThrottledSoon: a follower that waits for its next write finds a busy machine within lookPace, and waits on.
+// limitOf returns how many changes a queue holds at present.
+func limitOf(q *queue) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.limit
+}
+
+// TestThrottledSoon: a follower that waits for its next write finds a busy machine with two looks, and waits on.
 func TestThrottledSoon(t *testing.T) {
 	t.Parallel()
 	const most = 10 * throttledShare
@@ -231,9 +241,14 @@ func TestThrottledSoon(t *testing.T) {
 		{"until the pause has ended, although the queue is full", 2 * writePace, true, 2 * writePace},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			cores := 2.0
+			var loaded atomic.Bool
 			begun := time.Now()
-			f := &follower{queue: newQueue(1, most), wrote: begun, pace: pacer{spare: fixedSpare(&cores), cost: c.pause, ended: begun, next: begun.Add(c.pause)}}
+			f := &follower{queue: newQueue(1, most), wrote: begun, pace: pacer{spare: func() (float64, bool) {
+				if loaded.Load() {
+					return 0, true
+				}
+				return 2, true
+			}, cost: c.pause, ended: begun, next: begun.Add(c.pause)}}
 			ended := make(chan time.Duration, 1)
 			go func() {
 				if err := f.wait(t.Context()); err != nil {
@@ -243,16 +258,16 @@ func TestThrottledSoon(t *testing.T) {
 			}()
 			time.Sleep(writePace/2 - 1)
 			synctest.Wait()
-			if f.queue.limit != most || len(ended) > 0 {
-				t.Errorf("%s: on an idle machine the queue holds %d changes, want %d; %d waits ended", c.name, f.queue.limit, most, len(ended))
+			if limit := limitOf(f.queue); limit != most || len(ended) > 0 {
+				t.Errorf("%s: on an idle machine the queue holds %d changes, want %d; %d waits ended", c.name, limit, most, len(ended))
 			}
-			if cores = 0; c.full {
+			if loaded.Store(true); c.full {
 				f.queue.wake <- struct{}{}
 			}
 			time.Sleep(writePace / 2)
 			synctest.Wait()
-			if f.queue.limit != most/throttledShare && c.want >= writePace {
-				t.Errorf("%s: on a busy machine the queue holds %d changes, want %d", c.name, f.queue.limit, most/throttledShare)
+			if limit := limitOf(f.queue); limit != most/throttledShare && c.want >= writePace {
+				t.Errorf("%s: on a busy machine the queue holds %d changes, want %d", c.name, limit, most/throttledShare)
 			}
 			if took := <-ended; took != c.want {
 				t.Errorf("%s: it waited for %s, want %s", c.name, took, c.want)
@@ -322,28 +337,41 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	b := &failingBuckets{buckets: newBuckets()}
 	b.put(0, 5)
-	q := newQueue(1, throttledShare)
-	f := &follower{o: &Options{Buckets: b}, queue: q, target: make([]uint64, 1)}
-	begin := func(changes int) {
-		q.throttle(false)
+	var f *follower
+	begin := func(changes int, m mode) {
+		q := newQueue(1, throttledShare)
+		t.Cleanup(q.end)
+		f = &follower{o: &Options{Buckets: b}, queue: q, target: make([]uint64, 1)}
 		q.begin([]uint64{0})
 		for i := range changes {
 			q.put(&Change{ID: schemas.NewTimerID("/q", fmt.Sprint(i)), Revision: uint64(i) + 1})
 		}
+		q.setMode(catchingUp, m)
 	}
-	begin(throttledShare)
-	q.setMode(catchingUp, following)
 	step := func(what string, l load, want mode) {
 		t.Helper()
 		f.follow(t.Context(), l)
-		if m, _, _ := q.state(); m != want {
+		if m, _, _ := f.queue.state(); m != want {
 			t.Fatalf("%s: got mode %d, want %d", what, m, want)
 		}
-		if limit := map[bool]int{true: 1, false: throttledShare}[l == busy]; q.limit != limit {
-			t.Fatalf("%s: the queue holds %d changes, want %d", what, q.limit, limit)
+		if limit, want := limitOf(f.queue), map[bool]int{true: 1, false: throttledShare}[l == busy]; limit != want {
+			t.Fatalf("%s: the queue holds %d changes, want %d", what, limit, want)
 		}
 	}
+	// tail puts a change into the full queue and waits.
+	tail := func() {
+		q := f.queue
+		go q.put(&Change{ID: schemas.NewTimerID("/q", "tail"), Revision: 100})
+		waittest.Until(t, "a tail that waits", func() bool {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return q.waited
+		})
+	}
+
+	begin(throttledShare, following)
 	step("busy", busy, following)
+	tail()
 	b.failing = true
 	step("free, but the newest revision is not known", free, following)
 	b.failing = false
@@ -359,27 +387,54 @@ func TestFollow(t *testing.T) {
 	}
 	step("busy for too long while it catches up", pressed, counting)
 
-	q.setMode(counting, following)
+	begin(throttledShare, following)
 	step("free without a busy time before", free, counting)
 
-	q.setMode(counting, following)
+	begin(throttledShare, following)
+	step("busy, but no tail waits", busy, following)
+	step("free without a tail that waited", free, counting)
+
+	begin(throttledShare, following)
 	f.caughtUp = time.Now()
 	step("busy soon after it caught up", busy, following)
+	tail()
 	step("free soon after it caught up", free, counting)
 
-	begin(throttledShare)
+	begin(throttledShare, catchingUp)
 	step("busy for too long after a start", pressed, catchingUp)
 
-	f.caughtUp = time.Time{}
-	begin(throttledShare)
-	q.setMode(catchingUp, following)
-	f.apply(busy) // within a transaction, whose steps do not see it
-	step("free after a transaction", free, catchingUp)
+	begin(0, following)
+	f.queue.mu.Lock()
+	f.queue.writing = throttledShare // a transaction, whose steps see neither load
+	f.queue.mu.Unlock()
+	f.apply(busy)
+	tail()
+	f.apply(free)
+	f.queue.wrote(throttledShare)
+	for i := range throttledShare - 1 {
+		f.queue.put(&Change{ID: schemas.NewTimerID("/q", fmt.Sprint(i)), Revision: uint64(i) + 101})
+	}
+	step("free after a transaction with a busy time", free, catchingUp)
 
-	begin(throttledShare / 2)
-	f.yielded, f.catchesUp = false, false
-	q.setMode(catchingUp, following)
+	begin(throttledShare/2, following)
 	step("busy with a queue that is not full when the machine is free", busy, following)
 	f.apply(pressed)
 	step("busy for too long with such a queue", pressed, counting)
+}
+
+// TestPauseBetween: a long pause between two slices has its length, and the follower looks at the machine every lookPace.
+func TestPauseBetween(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		f := &follower{queue: newQueue(1, throttledShare), pace: pacer{looked: time.Now(), spare: func() (float64, bool) {
+			looks++
+			return 0, true
+		}}}
+		begun := time.Now()
+		f.pauseBetween(t.Context(), 2*lookPace+lookPace/2)
+		if took := time.Since(begun); took != 2*lookPace+lookPace/2 || looks != 2 || f.queue.limit != 1 {
+			t.Errorf("it paused for %s with %d looks, and the queue holds %d changes, want %s, 2 and 1", took, looks, f.queue.limit, 2*lookPace+lookPace/2)
+		}
+	})
 }

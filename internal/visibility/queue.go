@@ -49,6 +49,8 @@ type queue struct {
 	read    []uint64 // by shard: the last revision that is in the queue or written
 	arrived int      // changes since the last take
 	skipped uint64
+	// waited is true if a tail has waited for room in a throttled queue, in mode following.
+	waited  bool
 	overlay map[overlayKey]int64
 }
 
@@ -80,6 +82,7 @@ func (q *queue) put(c *Change) {
 		if q.mode == counting {
 			break
 		}
+		q.waited = q.waited || q.mode == following && q.limit < q.most
 		q.room.Wait()
 	}
 	switch {
@@ -181,7 +184,7 @@ func (q *queue) giveBack(changes []*Change) {
 func (q *queue) begin(after []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.mode, q.closed, q.arrived = catchingUp, false, 0
+	q.mode, q.closed, q.waited, q.arrived = catchingUp, false, false, 0
 	clear(q.changes)
 	copy(q.read, after)
 }
@@ -207,6 +210,15 @@ func (q *queue) throttle(on bool) {
 		q.limit = limit
 		q.room.Broadcast()
 	}
+}
+
+// takeWaited reports whether a tail has waited for room in a throttled queue since the last call.
+func (q *queue) takeWaited() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	waited := q.waited
+	q.waited = false
+	return waited
 }
 
 // setMode changes the mode if it is from.

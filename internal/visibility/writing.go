@@ -171,8 +171,8 @@ func (w *writing) serviceOf(n int64) (int64, error) {
 const rowsAtOnce = 16
 
 // change writes changes of different timers. The record of a pending timer is mostly new, so change inserts the rows of
-// such timers, several with one statement, and looks for old ones only if that fails. A row with attributes is written
-// alone, because their index needs its number.
+// such timers, several with one statement, and looks for old ones only if SQLite ignored some of them. A row with
+// attributes is written alone, because their index needs its number.
 func (w *writing) change(changes []*Change) error {
 	pending := make([]*Change, 0, len(changes))
 	for _, c := range changes {
@@ -250,7 +250,8 @@ func valuesOf(args []any, c *Change, r *row, record []byte) []any {
 	return append(args, c.ID[:], c.Shard, c.Revision, c.StoredMs, r.series, r.state, r.added, r.due, r.fired, r.done, r.error, r.event, r.group, scheduleOf(c), r.recurs, r.attributes, record)
 }
 
-// insert writes the row of a timer. inserted is false if the timer has a row.
+// insert writes the row of a timer. inserted is false if SQLite ignored it: the timer has a row, or a value breaks a
+// constraint.
 func (w *writing) insert(c *Change, r *row, record []byte) (inserted bool, err error) {
 	res, err := w.run(insertTimers+timerValues, valuesOf(nil, c, r, record))
 	if err != nil {
