@@ -149,19 +149,25 @@ func TestCoalesce(t *testing.T) {
 	}
 }
 
+// putAll puts n changes one after the other, and returns a channel that has an element for each that was put.
+func putAll(q *queue, n int) (put chan int) {
+	put = make(chan int, n)
+	go func() {
+		for i := range n {
+			q.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
+			put <- i
+		}
+	}()
+	return put
+}
+
 // TestQueueWhileWriting: while the follower writes, the queue has room only for as many changes as are written.
 func TestQueueWhileWriting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 10
 		q := newQueue(1, most)
-		put := make(chan int, 3*most)
-		go func() {
-			for i := range 3 * most {
-				q.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
-				put <- i
-			}
-		}()
+		put := putAll(q, 3*most)
 		want := func(n int) {
 			t.Helper()
 			synctest.Wait()
@@ -187,13 +193,7 @@ func TestQueueThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, limit = 10 * throttledShare, 10
 		q := newQueue(1, most)
-		put := make(chan int, 3*most)
-		go func() {
-			for i := range 3 * most {
-				q.put(&Change{ID: schemas.NewTimerID("/w", fmt.Sprint(i)), Revision: uint64(i) + 1})
-				put <- i
-			}
-		}()
+		put := putAll(q, 3*most)
 		step := func(what string, do func(), want int) {
 			t.Helper()
 			do()

@@ -113,19 +113,11 @@ func (s *sqlStore) begin(ctx context.Context) *writing {
 }
 
 func (w *writing) exec(query string, args ...any) error {
-	_, err := w.affect(query, args...)
+	_, err := w.run(query, args)
 	return err
 }
 
-// affect is exec that returns the number of rows that it wrote.
-func (w *writing) affect(query string, args ...any) (rows int64, err error) {
-	res, err := w.run(query, args)
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
-}
-
+// run is exec that returns how many rows it wrote, and the number of the last inserted row.
 func (w *writing) run(query string, args []any) (sql.Result, error) {
 	st, err := w.s.statement(w.ctx, query)
 	if err != nil {
@@ -133,6 +125,9 @@ func (w *writing) run(query string, args []any) (sql.Result, error) {
 	}
 	return st.ExecContext(w.ctx, args...)
 }
+
+// severalRows returns the values of n rows of a statement, of which each has the same values.
+func severalRows(values string, n int) string { return values + strings.Repeat(", "+values, n-1) }
 
 // queryRow reads one row. found is false if there is none.
 func (w *writing) queryRow(query string, args []any, into ...any) (found bool, err error) {
@@ -204,18 +199,21 @@ func (w *writing) changeOne(c *Change) error {
 			return err
 		}
 	}
-	return w.replace(c, &r, blob)
+	old, found, err := w.find("id = ?", c.ID[:])
+	if err != nil {
+		return err
+	}
+	return w.replace(c, &old, found, &r, blob)
 }
 
-// replace writes a row in place of the timer's old one, unless that has the same or a later revision. If there is none, it
+// replace writes a row in place of the timer's old one, unless that has the same or a later revision. If none was found, it
 // inserts the row.
-func (w *writing) replace(c *Change, r *row, record []byte) error {
-	old, found, err := w.find("id = ?", c.ID[:])
+func (w *writing) replace(c *Change, old *row, found bool, r *row, record []byte) error {
 	switch {
-	case err != nil || found && old.revision >= c.Revision:
-		return err
+	case found && old.revision >= c.Revision:
+		return nil
 	case found:
-		return w.update(c, &old, r, record)
+		return w.update(c, old, r, record)
 	}
 	inserted, err := w.insert(c, r, record)
 	if err == nil && !inserted {
@@ -279,7 +277,7 @@ func (w *writing) insertAll(changes []*Change) error {
 		records[i] = recordOf(c)
 		args = valuesOf(args, c, &rows[i], records[i])
 	}
-	res, err := w.run(insertTimers+timerValues+strings.Repeat(", "+timerValues, len(changes)-1), args)
+	res, err := w.run(insertTimers+severalRows(timerValues, len(changes)), args)
 	if err != nil {
 		return err
 	}
@@ -308,7 +306,7 @@ func (w *writing) insertAll(changes []*Change) error {
 			w.account(&rows[i], 1)
 			continue
 		}
-		if err := w.replace(c, &rows[i], records[i]); err != nil {
+		if err := w.replace(c, &old, found, &rows[i], records[i]); err != nil {
 			return err
 		}
 	}
@@ -515,7 +513,7 @@ func (w *writing) writeCounters() error {
 				args = append(args, n)
 			}
 		}
-		if err := w.exec(addCounters+counterValues+strings.Repeat(", "+counterValues, len(chunk)-1)+ontoCounters, args...); err != nil {
+		if err := w.exec(addCounters+severalRows(counterValues, len(chunk))+ontoCounters, args...); err != nil {
 			return err
 		}
 	}

@@ -218,7 +218,7 @@ var planted = []plant{
 	{m("search index: a follower that waits does not throttle its queue", "internal/visibility/follower.go", "			f.apply(f.pace.look(now))\n		}\n		until", "			f.pace.look(now)\n		}\n		until"), "./internal/visibility", "TestThrottledSoon"},
 	{m("search index: timers that have a row count again", "internal/visibility/writing.go", "old.n > last-inserted && inserted > 0", "old.n > last-inserted"), "./internal/visibility", "TestInsertAll"},
 	{m("search index: the row before the inserted ones counts again", "internal/visibility/writing.go", "old.n > last-inserted && inserted > 0", "old.n >= last-inserted && inserted > 0"), "./internal/visibility", "TestInsertAll"},
-	{m("search index: a row is not replaced if others of its statement are new", "internal/visibility/writing.go", "		if err := w.replace(c, &rows[i], records[i]); err != nil {", "		if err := error(nil); err != nil {"), "./internal/visibility", "TestInsertAll"},
+	{m("search index: a row is not replaced if others of its statement are new", "internal/visibility/writing.go", "		if err := w.replace(c, &old, found, &rows[i], records[i]); err != nil {", "		if err := error(nil); err != nil {"), "./internal/visibility", "TestInsertAll"},
 	{m("order: a redelivery trusts the record that was read before its turn", "functions/order.go", "\tif d.complete {\n\t\t// The record was read", "\tif false {\n\t\t// The record was read"), "./functions", "TestOrderEndsBeforeTurn"},
 	{m("order: a waiting record does not ask once more", "functions/order.go", "d.askTurn(order.Ask{Kind: order.Confirm, Event: d.orderEvent()}, false)", "_ = order.Confirm"), "./functions", "TestOrderConfirms"},
 
