@@ -42,9 +42,10 @@ func TestConfirm(t *testing.T) {
 		"a cancel without a leader":                    {verb: "cancel", stored: same, read: fired, newestErr: unavailable, code: "unavailable", newest: 1},
 		"a move of a timer that seems to have fired":   {verb: "reschedule", more: `,"after":"2h"`, stored: same, read: fired, state: schemas.StatePending, newest: 1},
 		"a timer that seems to be missing":             {verb: "get", stored: same, state: schemas.StatePending, newest: 1},
-		"a timer that is missing":                      {verb: "get", code: "not_found", newest: 1},
-		"a missing timer without replicas":             {verb: "get", alone: true, code: "not_found"},
-		"a timer":                                      {verb: "get", stored: same, read: same, state: schemas.StatePending},
+		// Before and after a wait for adds on their way.
+		"a timer that is missing":          {verb: "get", code: "not_found", newest: 2},
+		"a missing timer without replicas": {verb: "get", alone: true, code: "not_found"},
+		"a timer":                          {verb: "get", stored: same, read: same, state: schemas.StatePending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

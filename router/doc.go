@@ -27,10 +27,10 @@
 // same code. Service adds what a process needs: batches, admission control, time-outs,
 // metrics and logs.
 //
-// Adds whose callers wait are grouped by what is queued while earlier groups are written,
-// so a single add is written at once. Where
-// the server syncs every write, adds of the stream that are not due soon may wait for others; see linger.go. Cancels that come many at a time take a fast path;
-// see fastcancel.go.
+// Adds whose callers wait are grouped by what is queued while earlier groups are written, so a single add is written at
+// once. Where the server syncs every write, adds of the stream that are not due soon may wait for others; see linger.go.
+// An operation on a timer that is not found waits for adds that are on their way, and looks again; see
+// Operations.AwaitAdds. Cancels that come many at a time take a fast path; see fastcancel.go.
 //
 // # Failures
 //

@@ -55,6 +55,9 @@ type Operations struct {
 	// before may have answered the first read (work-around 21, docs/internals/nats-server.md). An operation that writes
 	// does not read again: its compare-and-set fails if the record was not the newest.
 	Confirm bool
+	// AwaitAdds waits until the adds that were acknowledged before the call are settled. An operation that finds no timer
+	// calls it, and looks again if it returns true. nil: nothing to wait for.
+	AwaitAdds func(ctx context.Context, tenant string) bool
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
 	Changed func(before *schemas.Schedule, t *store.Timer)
@@ -85,8 +88,12 @@ func atRef[T any](ctx context.Context, o *Operations, ref schemas.TimerRef, f fu
 	if err != nil {
 		return v, err
 	}
+	run, isRun := ref.Run()
+	if !isRun {
+		return afterAdds(ctx, o, func() (T, error) { return f(ctx, id) })
+	}
 	v, err = f(ctx, id)
-	if run, ok := ref.Run(); ok && schemas.CodeOf(err) == schemas.CodeNotFound {
+	if schemas.CodeOf(err) == schemas.CodeNotFound {
 		t, err := o.withoutRecord(ctx, run)
 		if err != nil {
 			return v, err
@@ -96,12 +103,22 @@ func atRef[T any](ctx context.Context, o *Operations, ref schemas.TimerRef, f fu
 	return v, err
 }
 
+// afterAdds carries out f. If f finds no timer, it waits for adds that may be on their way, and carries out f again: a
+// client that has added a timer shall find it.
+func afterAdds[T any](ctx context.Context, o *Operations, f func() (T, error)) (T, error) {
+	v, err := f()
+	if schemas.CodeOf(err) == schemas.CodeNotFound && o.AwaitAdds != nil && o.AwaitAdds(ctx, o.Scope.Tenant) {
+		return f()
+	}
+	return v, err
+}
+
 // withoutRecord returns the one-shot timer whose run has no record of its own, or the reason
 // why a run has none.
 func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (store.Timer, error) {
 	parent := reading{Operations: o, id: run.Timer}
 	parent.confirm() // by an earlier record the run may not have begun
-	t, err := parent.get(ctx)
+	t, err := afterAdds(ctx, o, func() (store.Timer, error) { return parent.get(ctx) })
 	switch r := &t.Record; {
 	case err != nil || r.Schedule == nil && max(r.Run, 1) == run.Run:
 		return t, err

@@ -386,7 +386,11 @@ func (s *Service) Update(ctx context.Context, header map[string][]string, data [
 		if a.Record.Schedule == nil {
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "the event has neither timercron nor timerevery: an update replaces a schedule by a whole event; for a one-shot timer use reschedule")
 		}
-		t, before, after, err := s.ops.Update(ctx, a.Spec.Timer, &a.Record, rev, by)
+		var before, after []int64
+		t, err := afterAdds(ctx, &s.ops, func() (t store.Timer, err error) {
+			t, before, after, err = s.ops.Update(ctx, a.Spec.Timer, &a.Record, rev, by)
+			return t, err
+		})
 		if err != nil {
 			return reply, err
 		}

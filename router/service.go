@@ -85,6 +85,9 @@ type Store interface {
 	Calendars
 	Flows
 	Orders
+	// AwaitAdds waits until the adds that were acknowledged before the call are settled. It returns false if it cannot; see
+	// Adds of package store.
+	AwaitAdds(ctx context.Context) bool
 }
 
 // Time is the cluster's time; *clustertime.Service has it.
@@ -131,6 +134,9 @@ const (
 	// MaxSlowOperations bounds the lists and replays under way. A tenant has at most a quarter of each of
 	// these numbers.
 	MaxSlowOperations = 8
+	// maxAwaiting bounds the operations that found no timer and wait for adds on their way. They hold permits of
+	// MaxOperations, and shall leave most of these to others.
+	maxAwaiting = MaxOperations / 4
 	// StopTimeout bounds how long Stop waits for operations under way before it cancels
 	// them.
 	StopTimeout = 5 * time.Second
@@ -179,6 +185,8 @@ type engine struct {
 	// gate counts the operations under way; permits bound them by kind.
 	gate              gate
 	adds, quick, slow *permits
+	// awaiting bounds the operations that wait for adds on their way; see Operations.AwaitAdds.
+	awaiting *permits
 	// cancels are fast cancels that wait for their next step.
 	cancels chan *fastCancel
 
@@ -219,7 +227,7 @@ func New(o Options) (*Service, error) {
 	geo := o.Store.Geometry()
 	s := &Service{scope: Scope{All: true}, engine: &engine{
 		o: o, m: m, breakers: NewBreakers(geo.Shards, time.Now, o.Log),
-		adds: newPermits(MaxAdds), quick: newPermits(MaxOperations), slow: newPermits(MaxSlowOperations),
+		adds: newPermits(MaxAdds), quick: newPermits(MaxOperations), slow: newPermits(MaxSlowOperations), awaiting: newPermits(maxAwaiting),
 		cancels: make(chan *fastCancel, MaxOperations),
 		parse:   recurrence.ParseAdd,
 	}}
@@ -229,7 +237,7 @@ func New(o Options) (*Service, error) {
 	if horizon == 0 {
 		horizon = schemas.DefaultLimitHorizon
 	}
-	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Confirm: o.Store.Replicated(), Changed: s.changed, Calendars: s.calendars, Register: o.Store.RegisterService}
+	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Confirm: o.Store.Replicated(), Changed: s.changed, Calendars: s.calendars, Register: o.Store.RegisterService, AwaitAdds: s.awaitAdds}
 	s.writer = Writer{
 		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
 	}
@@ -295,6 +303,15 @@ func (s *Service) Stop(ctx context.Context) {
 	s.limiter.close()
 	close(s.cancels)
 	s.cancelling.Wait()
+}
+
+// awaitAdds is Operations.AwaitAdds. It does not wait if maxAwaiting operations do, or a quarter of them those of the tenant.
+func (s *Service) awaitAdds(ctx context.Context, tenant string) bool {
+	if !s.awaiting.take(tenant) {
+		return false
+	}
+	defer s.awaiting.release(tenant)
+	return s.o.Store.AwaitAdds(ctx)
 }
 
 func (s *Service) nowMs() int64 { return s.o.Time.LatestNs() / int64(time.Millisecond) }

@@ -14,8 +14,11 @@ import (
 // StreamConfig holds the settings of a stream.
 type StreamConfig = jetstream.StreamConfig
 
-// StreamInfo is the state of a stream as its leader reports it.
-type StreamInfo = jetstream.StreamInfo
+// StreamInfo describes a stream as its leader reports it, StreamState is the part with its messages.
+type (
+	StreamInfo  = jetstream.StreamInfo
+	StreamState = jetstream.StreamState
+)
 
 // Values of StreamConfig.
 const (

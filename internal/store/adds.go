@@ -30,10 +30,16 @@ type Adds struct {
 	moved func(time.Time) time.Time
 
 	oldest oldestAdd
+	state  addsState
+	// patience is awaitMost, except in tests.
+	patience time.Duration
+	// inboxes are the open inboxes.
+	reading sync.Mutex
+	inboxes map[*Inbox]struct{}
 }
 
 func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
-	return &Adds{jet: c, log: log, fired: fired, retention: retention}
+	return &Adds{jet: c, log: log, fired: fired, retention: retention, patience: awaitMost, inboxes: map[*Inbox]struct{}{}}
 }
 
 // NewDedupCheck makes the check of one router.

@@ -62,7 +62,7 @@
 //	DedupCheck     finds adds whose timer is done and gone  dedup.go recency.go           router
 //	                                                        firedlookup.go
 //	Adds           reads, finds and removes adds            adds.go readadds.go inbox.go  router
-//	                                                        bulkack.go
+//	                                                        bulkack.go arrivals.go
 //	Shards         names and sequences of shards' streams   shards.go                     all three
 //	decoder        decodes records, remembers damaged ones  decode.go damagedset.go       inside
 //	DamageReports  the recorded damage                      damage.go                     View

@@ -90,3 +90,6 @@ const History = history
 
 // ReserveOf is reserveOf.
 func ReserveOf(maxBytes int64) int64 { return reserveOf(maxBytes) }
+
+// AwaitFor sets the bound of AwaitAdds.
+func (a *Adds) AwaitFor(d time.Duration) { a.patience = d }

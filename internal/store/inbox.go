@@ -25,6 +25,8 @@ type Inbox struct {
 	from   door
 	acker  *bulkAcker
 	reader *AddReader
+	// arrivals has the adds that it has delivered.
+	arrivals arrivals
 }
 
 // OpenInbox creates the routers' consumer of timers.add if necessary and starts to read it.
@@ -43,6 +45,9 @@ func (a *Adds) openInbox(ctx context.Context, from door) (*Inbox, error) {
 	}
 	in := &Inbox{adds: a, from: from, reader: r}
 	in.acker = newBulkAcker(in.ackOne, a.removeAdds)
+	a.reading.Lock()
+	defer a.reading.Unlock()
+	a.inboxes[in] = struct{}{}
 	return in, nil
 }
 
@@ -102,6 +107,7 @@ func (in *Inbox) pass(group []*Add, handle func([]*Add)) {
 		a.inbox = in
 		in.acker.delivered(a)
 	}
+	in.arrivals.delivered(group)
 	handle(group)
 }
 
@@ -132,4 +138,7 @@ func (in *Inbox) Close() {
 		in.reader = nil
 	}
 	in.acker.close()
+	in.adds.reading.Lock()
+	defer in.adds.reading.Unlock()
+	delete(in.adds.inboxes, in)
 }

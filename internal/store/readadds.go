@@ -21,12 +21,16 @@ type Add struct {
 	// Stored is the time at which the stream stored the add, by its leader's clock.
 	Stored time.Time
 
-	inbox *Inbox
-	d     *jet.Delivery
+	inbox   *Inbox
+	d       *jet.Delivery
+	arrival *arrival
 }
 
 // Done removes the add from the stream, at once or together with others; see bulkAcker.
-func (a *Add) Done() { a.inbox.acker.ack(a) }
+func (a *Add) Done() {
+	a.settle()
+	a.inbox.acker.ack(a)
+}
 
 // Working restarts RouterAckWait. If the message is lost, the add is redelivered, which the
 // router recognises as a duplicate.
@@ -34,7 +38,17 @@ func (a *Add) Working() { _ = a.d.Working() }
 
 // Retry requests a redelivery after a pause. If the request is lost, the redelivery comes
 // after RouterAckWait.
-func (a *Add) Retry(after time.Duration) { _ = a.d.Nak(after) }
+func (a *Add) Retry(after time.Duration) {
+	a.settle()
+	_ = a.d.Nak(after)
+}
+
+// settle notes that the add is done or put off. Adds of an AddReader without an Inbox have no arrival.
+func (a *Add) settle() {
+	if a.arrival != nil {
+		a.arrival.settled.Store(true)
+	}
+}
 
 func (a *Add) ack() error { return a.d.Ack() }
 

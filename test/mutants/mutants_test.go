@@ -26,6 +26,16 @@ type plant struct {
 // planted are the bugs.
 var planted = []plant{
 	// Nine bugs that an earlier version of the tests did not notice.
+	{m("an operation does not look again after adds were on their way", "router/operations.go", "&& o.AwaitAdds(ctx, o.Scope.Tenant) {", "&& !o.AwaitAdds(ctx, o.Scope.Tenant) {"), "./router", "TestFindsAddsOnTheirWay"},
+	{m("an update does not wait for adds on their way", "router/schedule.go", "t, err := afterAdds(ctx, &s.ops, func() (t store.Timer, err error) {", "t, err := afterAdds(ctx, &Operations{}, func() (t store.Timer, err error) {"), "./router", "TestFindsAddsOnTheirWay"},
+	{m("an operation on a run does not wait for adds on their way", "router/operations.go", "t, err := afterAdds(ctx, o, func() (store.Timer, error) { return parent.get(ctx) })", "t, err := parent.get(ctx)"), "./router", "TestFindsAddsOnTheirWay"},
+	{m("all operations may wait for adds on their way", "router/service.go", "if !s.awaiting.take(tenant) {", "if s.awaiting.take(tenant); false {"), "./router", "TestAwaitingIsBounded"},
+	{m("an open add counts as settled", "internal/store/arrivals.go", "a.seq <= through && !a.settled.Load()", "a.seq < through && !a.settled.Load()"), "./internal/store", "TestArrivals$|TestAwaitAdds$"},
+	{m("adds that others have read count as settled", "internal/store/arrivals.go", "if a.Seq != r.newest+1 {", "if r.newest == 0 {"), "./internal/store", "TestArrivals$"},
+	{m("settled adds are kept behind an open one", "internal/store/arrivals.go", "r.groups = slices.DeleteFunc(r.groups, allSettled)", "_ = slices.IndexFunc(r.groups, allSettled)"), "./internal/store", "TestArrivalsForget"},
+	{m("an add that is put off is not settled", "internal/store/readadds.go", "a.settle()\n\t_ = a.d.Nak(after)", "_ = a.d.Nak(after)"), "./internal/store", "TestAwaitAdds$"},
+	{m("the wait for adds has no bound", "internal/store/arrivals.go", "case now.Sub(begun) >= a.patience:", "case false:"), "./internal/store", "TestAwaitAdds$"},
+	{m("an operation waits for the adds of other routers", "internal/store/bulkack.go", "return !b.sharedAt.IsZero() && now.Sub(b.sharedAt) < sharedFor", "return false"), "./internal/store", "TestAwaitAddsShared|TestBulkAcker"},
 	{m("an add is acknowledged after its fourth failed store", "router/natsapi/intake.go", "if o.Result == router.Delayed {", "if o.Result == router.Delayed && d.msg.Deliveries <= 3 {"), "./router", "TestAddIsKeptUntilStored"},
 	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "if t.Record.State.Final() {\n\t\t\t\tw.TTL", "if true {\n\t\t\t\tw.TTL"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("dead letters have no message id", "functions/result.go", "d.claim.RunID().RetryMsgID(p.Record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},

@@ -1,0 +1,60 @@
+package router
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/waittest"
+)
+
+// heldStore is a Store in which adds stay on their way until release is closed. Calls beyond most do not wait.
+type heldStore struct {
+	Store
+	waiting, most atomic.Int64
+	release       chan struct{}
+}
+
+func (s *heldStore) AwaitAdds(context.Context) bool {
+	if s.waiting.Add(1) <= s.most.Load() {
+		<-s.release
+	}
+	return true
+}
+
+// TestAwaitingIsBounded: of the operations that find no timer, only some wait for adds on their way, and a tenant has a
+// quarter of them, so that further operations have permits.
+func TestAwaitingIsBounded(t *testing.T) {
+	t.Parallel()
+	st := &heldStore{release: make(chan struct{})}
+	s := &Service{engine: &engine{o: Options{Store: st}, awaiting: newPermits(maxAwaiting)}}
+	settled := make(chan bool, maxAwaiting)
+	begin := func(n int, tenant string) {
+		st.most.Add(int64(n))
+		for range n {
+			go func() { settled <- s.awaitAdds(t.Context(), tenant) }()
+		}
+	}
+	begin(maxAwaiting/tenantShare, "shop")
+	waittest.Until(t, "the operations of the tenant wait", func() bool { return st.waiting.Load() == maxAwaiting/tenantShare })
+	if s.awaitAdds(t.Context(), "shop") {
+		t.Error("one more operation of the tenant has waited")
+	}
+	begin(maxAwaiting-maxAwaiting/tenantShare, "")
+	waittest.Until(t, "all wait", func() bool { return st.waiting.Load() == maxAwaiting })
+	if s.awaitAdds(t.Context(), "") {
+		t.Error("one more operation has waited")
+	}
+	close(st.release)
+	for range maxAwaiting {
+		if !<-settled {
+			t.Error("an operation has not waited")
+		}
+	}
+	if !s.awaitAdds(t.Context(), "shop") {
+		t.Error("the permits were not returned")
+	}
+	if maxAwaiting > MaxOperations/2 {
+		t.Errorf("%d of %d operations may wait: the others need more room", maxAwaiting, MaxOperations)
+	}
+}
