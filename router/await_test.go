@@ -1,43 +1,73 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
+
+// awaitedStore counts the waits for adds on their way.
+type awaitedStore struct {
+	*store.Store
+	waits atomic.Int64
+}
+
+func (s *awaitedStore) AwaitAdds(ctx context.Context) bool {
+	s.waits.Add(1)
+	return s.Store.AwaitAdds(ctx)
+}
 
 // TestFindsAddsOnTheirWay: an operation finds a timer whose add was acknowledged before, also while the add waits for
 // others in the router.
 func TestFindsAddsOnTheirWay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{GroupCommit: true})
-	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Linger: true, Log: zerolog.Nop()})
+	st := &awaitedStore{Store: f.store}
+	f.r = f.startWith(router.Options{Store: st, Time: f.clock, Linger: true, Log: zerolog.Nop()})
 	const together = 64
-	for i, c := range []struct{ verb, more string }{
+	// add publishes adds of timers until the last one has not been stored when it is acknowledged, and returns its id.
+	add := func(prefix, attributes string) (id string) {
+		t.Helper()
+		waittest.Until(t, "an acknowledged add is on its way", func() bool {
+			prefix += "x"
+			f.publishAll(together, func(n int) []byte { return add(fmt.Sprint(prefix, n), attributes) })
+			id = fmt.Sprint(prefix, together-1)
+			_, err := f.store.Get(t.Context(), schemas.NewTimerID("/test", id))
+			return err != nil
+		})
+		st.waits.Store(0)
+		return id
+	}
+	waits := int64(0)
+	for _, c := range []struct{ verb, more string }{
 		{"get", ""}, {"cancel", ""}, {"reschedule", `,"after":"2h"`}, {"schedule.pause", ""}, {"schedule.trigger", ""}, {"schedule.preview", ""}, {"schedule.runs", ""},
 	} {
 		due := `"timerevery":"1h"`
 		if c.verb == "reschedule" {
 			due = `"timerafter":"1h"`
 		}
-		id := func(n int) string { return fmt.Sprintf("%d-%d", i, n) }
-		f.publishAll(together, func(n int) []byte { return add(id(n), due) })
-		if code, text := f.answer(c.verb, fmt.Appendf(nil, `{"id":%q,"source":"/test"%s}`, id(together-1), c.more), new(any)); code != "" {
+		id := add(c.verb, due)
+		if code, text := f.answer(c.verb, fmt.Appendf(nil, `{"id":%q,"source":"/test"%s}`, id, c.more), new(any)); code != "" {
 			t.Errorf("%s of a timer that was added a moment ago: %s: %s", c.verb, code, text)
 		}
+		waits += st.waits.Load()
 	}
-	f.publishAll(together, func(n int) []byte { return add(fmt.Sprint("s", n), `"timerevery":"1h"`) })
-	if _, code, text := f.updateSchedule(fmt.Sprint("s", together-1), `"timerevery":"2h"`, nil); code != "" {
+	if waits == 0 {
+		t.Error("no operation has waited")
+	}
+	if _, code, text := f.updateSchedule(add("update", `"timerevery":"1h"`), `"timerevery":"2h"`, nil); code != "" {
 		t.Errorf("an update of a schedule that was added a moment ago: %s: %s", code, text)
 	}
 	// The run of a one-shot timer is in the record of the timer.
-	f.publishAll(together, func(n int) []byte { return add(fmt.Sprint("r", n), `"timerafter":"1h"`) })
-	run := schemas.RunID{Timer: schemas.NewTimerID("/test", fmt.Sprint("r", together-1)), Run: 1}
+	run := schemas.RunID{Timer: schemas.NewTimerID("/test", add("run", `"timerafter":"1h"`)), Run: 1}
 	if code, text := f.answer("get", fmt.Appendf(nil, `{"timer":%q}`, run), new(any)); code != "" {
 		t.Errorf("get of a run: %s: %s", code, text)
 	}

@@ -55,8 +55,8 @@ type Operations struct {
 	// before may have answered the first read (work-around 21, docs/internals/nats-server.md). An operation that writes
 	// does not read again: its compare-and-set fails if the record was not the newest.
 	Confirm bool
-	// AwaitAdds waits until the adds that were acknowledged before the call are settled. An operation that finds no timer
-	// calls it, and looks again if it returns true. nil: nothing to wait for.
+	// AwaitAdds waits for a bounded time until the adds that were acknowledged before the call are settled. An operation
+	// that finds no timer calls it, and looks again if it returns true. nil: operations do not wait.
 	AwaitAdds func(ctx context.Context, tenant string) bool
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
@@ -103,8 +103,7 @@ func atRef[T any](ctx context.Context, o *Operations, ref schemas.TimerRef, f fu
 	return v, err
 }
 
-// afterAdds carries out f. If f finds no timer, it waits for adds that may be on their way, and carries out f again: a
-// client that has added a timer shall find it.
+// afterAdds carries out f. If f finds no timer, it waits for adds that may be on their way, and carries out f again.
 func afterAdds[T any](ctx context.Context, o *Operations, f func() (T, error)) (T, error) {
 	v, err := f()
 	if schemas.CodeOf(err) == schemas.CodeNotFound && o.AwaitAdds != nil && o.AwaitAdds(ctx, o.Scope.Tenant) {

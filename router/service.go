@@ -85,8 +85,8 @@ type Store interface {
 	Calendars
 	Flows
 	Orders
-	// AwaitAdds waits until the adds that were acknowledged before the call are settled. It returns false if it cannot; see
-	// Adds of package store.
+	// AwaitAdds waits for a bounded time until the adds that were acknowledged before the call are settled. It returns
+	// false if it knows nothing of them; see Adds of package store.
 	AwaitAdds(ctx context.Context) bool
 }
 
@@ -305,7 +305,8 @@ func (s *Service) Stop(ctx context.Context) {
 	s.cancelling.Wait()
 }
 
-// awaitAdds is Operations.AwaitAdds. It does not wait if maxAwaiting operations do, or a quarter of them those of the tenant.
+// awaitAdds is Operations.AwaitAdds. It returns false at once if maxAwaiting operations wait already, or if a quarter of that
+// number wait for the same tenant.
 func (s *Service) awaitAdds(ctx context.Context, tenant string) bool {
 	if !s.awaiting.take(tenant) {
 		return false

@@ -31,15 +31,15 @@ type Adds struct {
 
 	oldest oldestAdd
 	state  addsState
+	// readers is the number of open inboxes, arrivals has the adds that they have delivered.
+	readers  atomic.Int64
+	arrivals arrivals
 	// patience is awaitMost, except in tests.
 	patience time.Duration
-	// inboxes are the open inboxes.
-	reading sync.Mutex
-	inboxes map[*Inbox]struct{}
 }
 
 func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
-	return &Adds{jet: c, log: log, fired: fired, retention: retention, patience: awaitMost, inboxes: map[*Inbox]struct{}{}}
+	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: newAddsState(), patience: awaitMost}
 }
 
 // NewDedupCheck makes the check of one router.

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,8 +16,14 @@ import (
 
 // Bounds of AwaitAdds.
 const (
-	// awaitMost bounds the wait; see Adds.patience.
+	// awaitMost bounds the wait for adds that this process has read and not settled; see Adds.patience.
 	awaitMost = 2 * time.Second
+	// awaitComing bounds the wait for adds that this process has not read, if it has settled all that it has read. A
+	// finished add of another router leaves the stream within this time, see newestHold.
+	awaitComing = 500 * time.Millisecond
+	// awaitMissing bounds the wait for adds before others that this process has read. Its router of tenants may read them
+	// in a moment, or another node has read them.
+	awaitMissing = 20 * time.Millisecond
 	// awaitLook and awaitLookMax are the first and the longest pause between two looks at the adds of this process,
 	// awaitAsk is the least time between two requests for the stream's state.
 	awaitLook    = time.Millisecond
@@ -24,80 +32,73 @@ const (
 )
 
 // AwaitAdds waits until the adds that TIMERS_ADD had stored before the call are settled: stored as timers, rejected, or
-// put off until later. It waits for at most awaitMost, and returns true: a timer that was not found before the call may be
-// there now. Calls at the same time share their requests.
+// put off until later. Then, and when the time is up, it returns true: a timer that was not found before the call may be
+// there now. The wait takes at most awaitMost, and less if this process has no unsettled add; see the bounds. Calls at the
+// same time share their requests.
 //
-// It returns false, and may not have waited, if other routers, or the routers of tenants, have read adds within sharedFor,
-// because it does not know what they have settled; if the stream's state is not known; and if ctx ends.
+// AwaitAdds returns false if this process does not read adds, if the stream's state is not known, and if ctx ends. It is a
+// best effort: another node may have read an add and not stored it, and with replicas a server that led the stream before
+// may answer with an older state.
 func (a *Adds) AwaitAdds(ctx context.Context) bool {
+	if a.readers.Load() == 0 {
+		return false
+	}
+	within, cancel := context.WithTimeout(ctx, a.patience)
+	defer cancel()
 	begun := time.Now()
-	if a.shared(begun) {
-		return false
-	}
-	state, err := a.state.after(ctx, a.jet, begun)
-	if err != nil {
-		return false
-	}
-	through, asked := state.LastSeq, time.Now()
+	through, asked := uint64(0), time.Time{}
+	var state jet.StreamState
 	for look := awaitLook; ; look = min(2*look, awaitLookMax) {
-		now := time.Now()
-		switch {
-		case state.Msgs == 0 || state.FirstSeq > through || a.settled(state.FirstSeq, through):
-			return true
-		case a.shared(now):
-			return false
-		case now.Sub(begun) >= a.patience:
-			return true
-		case !pause.For(ctx, look):
-			return false
+		if now := time.Now(); now.Sub(asked) >= awaitAsk {
+			newest, err := a.arrivals.last(), error(nil)
+			if state, err = a.state.after(within, a.jet, now); err != nil {
+				return ctx.Err() == nil && through > 0 // time is up
+			}
+			if through == 0 {
+				through = state.LastSeq
+			}
+			if state.LastSeq < newest {
+				a.arrivals.forget()
+			}
+			asked = now
 		}
-		if time.Since(asked) < awaitAsk {
-			continue
+		most := a.patience
+		switch a.arrivals.progress(state.FirstSeq, through) {
+		case allSettled:
+			return true
+		case addsComing:
+			most = min(most, awaitComing)
+		case addsMissing:
+			most = min(most, awaitMissing)
 		}
-		asked = time.Now()
-		if state, err = a.state.after(ctx, a.jet, asked); err != nil {
-			return false
+		if state.Msgs == 0 || state.FirstSeq > through || time.Since(begun) >= most {
+			return true
+		}
+		if !pause.For(within, look) {
+			return ctx.Err() == nil
 		}
 	}
-}
-
-// shared reports whether an inbox of this process has noticed within sharedFor that others read adds.
-func (a *Adds) shared(now time.Time) bool {
-	a.reading.Lock()
-	defer a.reading.Unlock()
-	for in := range a.inboxes {
-		if in.acker.shared(now) {
-			return true
-		}
-	}
-	return false
-}
-
-// settled reports whether an inbox of this process has read all adds from first, the stream's first one, to through, and
-// all are settled.
-func (a *Adds) settled(first, through uint64) bool {
-	a.reading.Lock()
-	defer a.reading.Unlock()
-	for in := range a.inboxes {
-		if in.arrivals.settled(first, through) {
-			return true
-		}
-	}
-	return false
 }
 
 // addsState is the state of TIMERS_ADD, for calls that may share a request.
 type addsState struct {
-	mu    sync.Mutex
-	at    time.Time // when the request was sent
+	// turn has the permit to send a request, and to use the other fields.
+	turn  chan struct{}
+	at    time.Time // when the last request was sent
 	state jet.StreamState
 }
 
-// after returns a state of a time after t. Of the calls that wait for a request, the first one after it sends the next,
-// and the others share that.
+func newAddsState() addsState { return addsState{turn: make(chan struct{}, 1)} }
+
+// after returns a state of a time after t. Callers wait while a request is under way. Then one of them sends another one,
+// and the others use its answer.
 func (s *addsState) after(ctx context.Context, c *jet.Client, t time.Time) (jet.StreamState, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return jet.StreamState{}, context.Cause(ctx)
+	}
 	if s.at.After(t) {
 		return s.state, nil
 	}
@@ -110,20 +111,25 @@ func (s *addsState) after(ctx context.Context, c *jet.Client, t time.Time) (jet.
 	return s.state, nil
 }
 
-// arrivals are the adds that one Inbox has delivered. Safe for concurrent use.
+// arrivals are the adds that the inboxes of this process have delivered. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
-	// from and newest are the first and the last sequence of the newest run of adds that were delivered here without a
-	// gap; 0 before the first add.
-	from, newest uint64
+	// delivered are the sequences of the adds, in rising order; at most maxSpans spans, the last ones.
+	delivered []addSpan
 	// groups are the groups that may have unsettled adds, the oldest first. When there are sweepAt of them, the settled
 	// ones are removed.
 	groups  [][]arrival
 	sweepAt int
 }
 
-// leastSweep is the least value of sweepAt.
-const leastSweep = 64
+// addSpan are the sequences from first to last.
+type addSpan struct{ first, last uint64 }
+
+const (
+	maxSpans = 256
+	// leastSweep is the least value of sweepAt.
+	leastSweep = 64
+)
 
 // arrival is an add that was delivered.
 type arrival struct {
@@ -131,55 +137,121 @@ type arrival struct {
 	settled atomic.Bool
 }
 
-// delivered notes a group of adds, in the order of delivery.
-func (r *arrivals) delivered(group []*Add) {
+// addsProgress says how far the adds of the stream up to a sequence are.
+type addsProgress uint8
+
+const (
+	// addsOpen: an add that was delivered here is not settled.
+	addsOpen addsProgress = iota
+	// addsComing: all that were delivered here are settled, and the last ones were not delivered here.
+	addsComing
+	// addsMissing: all that were delivered here are settled, and others, before some of these, were not delivered here.
+	addsMissing
+	// allSettled: all were delivered here and are settled.
+	allSettled
+)
+
+// deliver notes a group of adds, before it is handled.
+func (r *arrivals) deliver(group []*Add) {
 	arrived := make([]arrival, len(group))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, a := range group {
 		arrived[i].seq = a.Seq
 		a.arrival = &arrived[i]
-		if a.Seq <= r.newest || a.Deliveries > 1 {
-			continue // delivered again
-		}
-		if a.Seq != r.newest+1 {
-			r.from = a.Seq
-		}
-		r.newest = a.Seq
+		r.extend(a.Seq)
 	}
 	r.groups = append(r.groups, arrived)
-	for allSettled(r.groups[0]) && len(r.groups) > 1 {
-		r.groups[0] = nil
-		r.groups = r.groups[1:]
-	}
+	r.trim()
 	if len(r.groups) >= max(r.sweepAt, leastSweep) {
-		r.groups = slices.DeleteFunc(r.groups, allSettled)
+		r.groups = slices.DeleteFunc(r.groups, isSettled)
 		r.sweepAt = 2 * len(r.groups)
 	}
 }
 
-func allSettled(group []arrival) bool {
-	for i := range group {
-		if !group[i].settled.Load() {
-			return false
-		}
+// trim removes settled groups before the oldest that is not. r.mu is held.
+func (r *arrivals) trim() {
+	for len(r.groups) > 0 && isSettled(r.groups[0]) {
+		r.groups[0] = nil
+		r.groups = r.groups[1:]
 	}
-	return true
 }
 
-// settled reports whether all adds from first, the stream's first one, to through were delivered here and are settled.
-func (r *arrivals) settled(first, through uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.newest == 0 || r.from > first || r.newest < through {
-		return false
-	}
-	for _, group := range r.groups {
-		for i := range group {
-			if a := &group[i]; a.seq <= through && !a.settled.Load() {
-				return false
-			}
+func isSettled(group []arrival) bool { return !isOpen(group, math.MaxUint64) }
+
+// isOpen reports whether an add of a group up to a sequence is not settled.
+func isOpen(group []arrival, through uint64) bool {
+	for i := range group {
+		if a := &group[i]; a.seq <= through && !a.settled.Load() {
+			return true
 		}
 	}
-	return true
+	return false
+}
+
+// extend adds a sequence to delivered. r.mu is held.
+func (r *arrivals) extend(seq uint64) {
+	d := r.delivered
+	i := len(d)
+	if i > 0 && seq <= d[i-1].last {
+		// Delivered again, or after a later add of the other inbox: i is the first span that does not end before seq.
+		i, _ = slices.BinarySearchFunc(d, seq, func(s addSpan, seq uint64) int { return cmp.Compare(s.last, seq) })
+		if d[i].first <= seq {
+			return
+		}
+	}
+	before, after := i > 0 && d[i-1].last+1 == seq, i < len(d) && d[i].first == seq+1
+	switch {
+	case before && after:
+		d[i-1].last = d[i].last
+		d = slices.Delete(d, i, i+1)
+	case before:
+		d[i-1].last = seq
+	case after:
+		d[i].first = seq
+	default:
+		if d = slices.Insert(d, i, addSpan{seq, seq}); len(d) > maxSpans {
+			d = slices.Delete(d, 0, 1)
+		}
+	}
+	r.delivered = d
+}
+
+// last returns the greatest sequence that was delivered; 0 for none.
+func (r *arrivals) last() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.delivered); n > 0 {
+		return r.delivered[n-1].last
+	}
+	return 0
+}
+
+// forget forgets which sequences were delivered: the stream was made again, or lost its last messages, so other adds get
+// the same sequences.
+func (r *arrivals) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delivered = nil
+}
+
+// progress returns how far the adds from first, the stream's first one, to through are.
+func (r *arrivals) progress(first, through uint64) addsProgress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trim()
+	for _, group := range r.groups {
+		if isOpen(group, through) {
+			return addsOpen
+		}
+	}
+	for i, s := range r.delivered {
+		switch {
+		case s.first <= first && s.last >= through:
+			return allSettled
+		case i == len(r.delivered)-1 && s.last >= through:
+			return addsMissing
+		}
+	}
+	return addsComing
 }

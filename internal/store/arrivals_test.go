@@ -1,82 +1,131 @@
 package store
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
-// TestArrivals: an inbox knows that adds are settled only if it has read all of them from the stream's first one on.
+// TestArrivals: adds count as settled only if all from the stream's first one on were delivered here.
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	var r arrivals
 	adds := map[uint64]*Add{}
-	deliver := func(deliveries uint64, seqs ...uint64) {
+	deliver := func(seqs ...uint64) {
 		group := make([]*Add, len(seqs))
 		for i, seq := range seqs {
-			group[i] = &Add{Seq: seq, Deliveries: deliveries}
+			group[i] = &Add{Seq: seq}
 			adds[seq] = group[i]
 		}
-		r.delivered(group)
+		r.deliver(group)
 	}
 	settle := func(seqs ...uint64) {
 		for _, seq := range seqs {
-			adds[seq].arrival.settled.Store(true)
+			adds[seq].settle()
 		}
 	}
-	want := func(what string, first, through uint64, want bool) {
+	want := func(when string, first, through uint64, want addsProgress) {
 		t.Helper()
-		if got := r.settled(first, through); got != want {
-			t.Errorf("%s: the adds %[3]d to %[4]d are settled: %[2]v, want %[5]v", what, got, first, through, want)
+		if got := r.progress(first, through); got != want {
+			t.Errorf("%s: progress %d of the adds %d to %d, want %d", when, got, first, through, want)
 		}
 	}
 
-	want("nothing was read", 1, 1, false)
-	deliver(1, 5, 6, 7)
-	want("an earlier add was read by another", 4, 7, false)
-	want("read", 5, 7, false)
-	want("the next add is on its way", 5, 8, false)
+	want("nothing was delivered", 1, 1, addsComing)
+	deliver(5, 6, 7)
+	want("delivered", 5, 7, addsOpen)
 	settle(5, 7)
-	want("one is open", 5, 7, false)
-	want("the first is settled", 5, 5, true)
-	deliver(1, 8)
+	want("one is open", 5, 7, addsOpen)
+	want("the first is settled", 5, 5, allSettled)
+	deliver(8)
 	settle(6)
-	want("a later add is open", 5, 7, true)
-	want("the later add", 5, 8, false)
+	want("a later add is open", 5, 7, allSettled)
+	want("the later add", 5, 8, addsOpen)
 	settle(8)
-	want("all", 5, 8, true)
-	deliver(2, 6)
-	want("delivered again", 5, 8, false)
+	want("all", 5, 8, allSettled)
+	want("the next add is on its way", 5, 9, addsComing)
+	want("an earlier add was not delivered here", 4, 8, addsMissing)
+	deliver(6)
+	want("delivered again", 5, 8, addsOpen)
 	settle(6)
-	want("settled again", 5, 8, true)
-	deliver(1, 10)
+	want("settled again", 5, 8, allSettled)
+	deliver(10)
 	settle(10)
-	want("another router has one", 5, 10, false)
-	want("that one is removed", 10, 10, true)
+	want("one between was not delivered here", 5, 10, addsMissing)
+	want("the missing add is removed, and those before", 10, 10, allSettled)
+	deliver(9)
+	want("the missing add is delivered", 5, 10, addsOpen)
+	settle(9)
+	want("… and settled", 5, 10, allSettled)
+	deliver(3, 4)
+	settle(3, 4)
+	want("adds of the process before are delivered last", 3, 10, allSettled)
+	r.forget()
+	want("forgotten", 3, 10, addsComing)
 }
 
-// TestArrivalsForget: settled groups are forgotten, also while an older one is open.
+// TestArrivalsExtend: the spans have all sequences, whatever their order, or the last maxSpans spans.
+func TestArrivalsExtend(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var r arrivals
+		var seqs []uint64
+		for i := range uint64(60) {
+			if rnd.IntN(3) > 0 {
+				seqs = append(seqs, i+1)
+			}
+		}
+		rnd.Shuffle(len(seqs), func(i, j int) { seqs[i], seqs[j] = seqs[j], seqs[i] })
+		for _, seq := range append(seqs, seqs[:len(seqs)/2]...) {
+			r.extend(seq)
+		}
+		var got []uint64
+		for i, s := range r.delivered {
+			if i > 0 && s.first <= r.delivered[i-1].last+1 {
+				t.Fatalf("the spans %v are not apart", r.delivered)
+			}
+			for seq := s.first; seq <= s.last; seq++ {
+				got = append(got, seq)
+			}
+		}
+		if slices.Sort(seqs); !slices.Equal(got, seqs) {
+			t.Fatalf("the spans have %v, want %v", got, seqs)
+		}
+	}
+	var r arrivals
+	const seqs = 4 * maxSpans
+	for i := range uint64(seqs) {
+		r.extend(2 * i)
+	}
+	if n := len(r.delivered); n != maxSpans || r.last() != 2*(seqs-1) {
+		t.Errorf("%d spans up to %d, want %d up to %d", n, r.last(), maxSpans, 2*(seqs-1))
+	}
+}
+
+// TestArrivalsForget: settled groups are removed, also while an older one is open.
 func TestArrivalsForget(t *testing.T) {
 	t.Parallel()
 	var r arrivals
-	first := &Add{Seq: 1, Deliveries: 1}
-	r.delivered([]*Add{first})
+	first := &Add{Seq: 1}
+	r.deliver([]*Add{first})
 	const groups = 100_000
 	for i := range uint64(groups) {
-		a := &Add{Seq: i + 2, Deliveries: 1}
-		r.delivered([]*Add{a})
-		a.arrival.settled.Store(true)
+		a := &Add{Seq: i + 2}
+		r.deliver([]*Add{a})
+		a.settle()
 	}
 	if n := len(r.groups); n > 2*leastSweep {
 		t.Errorf("%d of %d groups are kept", n, groups)
 	}
-	if r.settled(1, groups+1) {
-		t.Error("all adds are settled, want that the first is open")
+	if got := r.progress(1, groups+1); got != addsOpen {
+		t.Errorf("progress %d, want that the first add is open", got)
 	}
-	first.arrival.settled.Store(true)
-	if !r.settled(1, groups+1) {
-		t.Error("some adds are not settled")
+	first.settle()
+	if got := r.progress(1, groups+1); got != allSettled {
+		t.Errorf("progress %d, want that all are settled", got)
 	}
-	r.delivered([]*Add{{Seq: groups + 2, Deliveries: 1}})
-	if n := len(r.groups); n != 1 {
-		t.Errorf("%d groups are kept after all but one are settled", n)
+	if n := len(r.groups); n != 0 {
+		t.Errorf("%d groups are kept after all are settled", n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // reading is a node that reads adds and holds them.
@@ -20,7 +21,7 @@ type reading struct {
 	held []*store.Add
 }
 
-// readHolding opens an inbox that holds what it reads, until the test ends.
+// readHolding opens an inbox, whose adds are held until they are taken.
 func readHolding(t *testing.T, s *store.Store) *reading {
 	t.Helper()
 	r := &reading{Store: s, t: t}
@@ -45,9 +46,10 @@ func readHolding(t *testing.T, s *store.Store) *reading {
 	return r
 }
 
-// take waits until n adds are held, and takes them.
+// take publishes n adds, waits until they are held, and takes them.
 func (r *reading) take(n int) (adds []*store.Add) {
 	r.t.Helper()
+	publishAdds(r.t, r.Store, n, 0)
 	waittest.Until(r.t, "the adds are read", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -59,68 +61,95 @@ func (r *reading) take(n int) (adds []*store.Add) {
 	return adds
 }
 
-// TestAwaitAdds: a call ends when the adds that were stored before are settled. It does not wait for adds that are put off,
-// nor longer than its context.
+// TestAwaitAdds: a call ends when the adds that were stored before are settled, and in any case when its time is up. It
+// does not wait for adds that are put off, nor longer than its context.
 func TestAwaitAdds(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
 	s.AwaitFor(time.Hour)
-	if !s.AwaitAdds(t.Context()) {
-		t.Error("without an add: AwaitAdds returned false")
+	if s.AwaitAdds(t.Context()) {
+		t.Error("AwaitAdds returned true, and the process reads no adds")
 	}
 	r := readHolding(t, s)
-	// settles calls AwaitAdds, and meanwhile f, which settles what was added.
-	settles := func(what string, f func()) {
-		t.Helper()
+	bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if !s.AwaitAdds(bounded) {
+		t.Error("AwaitAdds returned false, and there are no adds")
+	}
+	for how, settle := range map[string]func(*store.Add){
+		"done":    (*store.Add).Done,
+		"put off": func(a *store.Add) { a.Retry(time.Hour) },
+	} {
+		held := r.take(100)
 		var settled atomic.Bool
 		time.AfterFunc(50*time.Millisecond, func() {
 			settled.Store(true)
-			f()
+			for _, a := range held {
+				settle(a)
+			}
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if ok := s.AwaitAdds(ctx); !ok || !settled.Load() {
-			t.Errorf("%s: AwaitAdds returned %v; the adds were settled: %v", what, ok, settled.Load())
+		if ok := s.AwaitAdds(bounded); !ok || !settled.Load() {
+			t.Errorf("%s: AwaitAdds returned %v; the adds were settled: %v", how, ok, settled.Load())
 		}
 	}
-	publishAdds(t, s, 100, 0)
-	settles("done", func() {
-		for _, a := range r.take(100) {
-			a.Done()
-		}
-	})
-	publishAdds(t, s, 3, 0)
-	settles("put off", func() {
-		for _, a := range r.take(3) {
-			a.Retry(time.Hour)
-		}
-	})
-	publishAdds(t, s, 1, 0)
 	held := r.take(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	if s.AwaitAdds(ctx) {
 		t.Error("AwaitAdds returned true after its context had ended")
 	}
-	s.AwaitFor(time.Millisecond)
-	if ctx, cancel = context.WithTimeout(t.Context(), time.Minute); !s.AwaitAdds(ctx) {
-		t.Error("the wait has no bound")
+	s.AwaitFor(100 * time.Millisecond)
+	if !s.AwaitAdds(bounded) {
+		t.Error("AwaitAdds returned false after its time was up")
 	}
-	cancel()
 	held[0].Done()
 }
 
-// TestAwaitAddsShared: a call does not wait while another router reads adds, too.
-func TestAwaitAddsShared(t *testing.T) {
+// TestAwaitAddsOfOthers: the wait for adds that another router has read is bounded, whatever its time is. So is the wait
+// for adds that were removed before they were read.
+func TestAwaitAddsOfOthers(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
-	s := open(t, srv.InProcess())
-	r, other := readHolding(t, s), readHolding(t, open(t, srv.InProcess(), func(c *store.Config) { c.Node = "n2" }))
-	here := 0
-	waittest.Until(t, "both routers have read adds", func() bool {
-		publishAdds(t, s, 10, 0)
-		here += len(r.take(0))
-		return here > 0 && len(other.take(0)) > 0
-	})
-	waittest.Until(t, "a call does not wait", func() bool { return !s.AwaitAdds(t.Context()) })
+	s, other := open(t, srv.InProcess()), open(t, srv.InProcess(), func(c *store.Config) { c.Node = "n2" })
+	s.AwaitFor(time.Hour)
+	bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := readHolding(t, other)
+	held := r.take(3)
+	readHolding(t, s)
+	if !s.AwaitAdds(bounded) {
+		t.Error("another router has the last adds: AwaitAdds returned false")
+	}
+	for _, a := range held {
+		a.Done()
+	}
+}
+
+// TestAwaitAddsOfNewStream: if the stream is made again, other adds get the sequences of adds that were settled.
+func TestAwaitAddsOfNewStream(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	r := readHolding(t, s)
+	const adds = 10
+	for _, a := range r.take(adds) {
+		a.Done()
+	}
+	stream, err := s.JetStream().Stream(t.Context(), schemas.StreamAdd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.JetStream().DeleteStream(t.Context(), schemas.StreamAdd); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.JetStream().CreateStream(t.Context(), stream.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Delivered(); got != adds {
+		t.Fatalf("the last add that was delivered is %d, want %d", got, adds)
+	}
+	publishAdds(t, s, 1, 0)
+	s.AwaitAdds(t.Context())
+	if got := s.Delivered(); got >= adds {
+		t.Errorf("the last add that was delivered is %d, and the stream has one", got)
+	}
 }

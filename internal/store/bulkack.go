@@ -110,7 +110,7 @@ func (b *bulkAcker) ack(a *Add) {
 // b.mu is held.
 func (b *bulkAcker) add(f finishedAdd) *Add {
 	var out *Add
-	if n := len(b.buffer); n > 0 && b.sharedBy(f.at) {
+	if n := len(b.buffer); n > 0 && !b.sharedAt.IsZero() && f.at.Sub(b.sharedAt) < sharedFor {
 		// Another router shares the stream: keep only the newest add in the buffer.
 		last := &b.buffer[n-1]
 		if f.Seq <= last.Seq {
@@ -128,18 +128,6 @@ func (b *bulkAcker) add(f finishedAdd) *Add {
 		b.timer.Reset(0)
 	}
 	return out
-}
-
-// shared reports whether another router has shared the stream within sharedFor.
-func (b *bulkAcker) shared(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.sharedBy(now)
-}
-
-// sharedBy is shared with b.mu held.
-func (b *bulkAcker) sharedBy(now time.Time) bool {
-	return !b.sharedAt.IsZero() && now.Sub(b.sharedAt) < sharedFor
 }
 
 // flush removes finished adds from the stream. Unless all is set, it keeps in the buffer the

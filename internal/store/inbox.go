@@ -25,8 +25,6 @@ type Inbox struct {
 	from   door
 	acker  *bulkAcker
 	reader *AddReader
-	// arrivals has the adds that it has delivered.
-	arrivals arrivals
 }
 
 // OpenInbox creates the routers' consumer of timers.add if necessary and starts to read it.
@@ -45,9 +43,7 @@ func (a *Adds) openInbox(ctx context.Context, from door) (*Inbox, error) {
 	}
 	in := &Inbox{adds: a, from: from, reader: r}
 	in.acker = newBulkAcker(in.ackOne, a.removeAdds)
-	a.reading.Lock()
-	defer a.reading.Unlock()
-	a.inboxes[in] = struct{}{}
+	a.readers.Add(1)
 	return in, nil
 }
 
@@ -107,7 +103,7 @@ func (in *Inbox) pass(group []*Add, handle func([]*Add)) {
 		a.inbox = in
 		in.acker.delivered(a)
 	}
-	in.arrivals.delivered(group)
+	in.adds.arrivals.deliver(group)
 	handle(group)
 }
 
@@ -138,7 +134,5 @@ func (in *Inbox) Close() {
 		in.reader = nil
 	}
 	in.acker.close()
-	in.adds.reading.Lock()
-	defer in.adds.reading.Unlock()
-	delete(in.adds.inboxes, in)
+	in.adds.readers.Add(-1)
 }
