@@ -33,44 +33,39 @@ func TestFindsAddsOnTheirWay(t *testing.T) {
 	st := &awaitedStore{Store: f.store}
 	f.r = f.startWith(router.Options{Store: st, Time: f.clock, Linger: true, Log: zerolog.Nop()})
 	const together = 64
-	// add publishes adds of timers until the last one has not been stored when it is acknowledged, and returns its id.
-	add := func(prefix, attributes string) (id string) {
+	// waits adds timers and carries out an operation on the last one, until the operation has waited for its add.
+	tries := 0
+	waits := func(what, attributes string, operate func(id string) (code, text string)) {
 		t.Helper()
-		waittest.Until(t, "an acknowledged add is on its way", func() bool {
-			prefix += "x"
-			f.publishAll(together, func(n int) []byte { return add(fmt.Sprint(prefix, n), attributes) })
-			id = fmt.Sprint(prefix, together-1)
-			_, err := f.store.Get(t.Context(), schemas.NewTimerID("/test", id))
-			return err != nil
+		waittest.Until(t, what+" has waited", func() bool {
+			tries++
+			f.publishAll(together, func(n int) []byte { return add(fmt.Sprintf("%d-%d", tries, n), attributes) })
+			st.waits.Store(0)
+			if code, text := operate(fmt.Sprintf("%d-%d", tries, together-1)); code != "" {
+				t.Errorf("%s of a timer that was added a moment ago: %s: %s", what, code, text)
+				return true
+			}
+			return st.waits.Load() > 0
 		})
-		st.waits.Store(0)
-		return id
 	}
-	waits := int64(0)
-	for _, c := range []struct{ verb, more string }{
-		{"get", ""}, {"cancel", ""}, {"reschedule", `,"after":"2h"`}, {"schedule.pause", ""}, {"schedule.trigger", ""}, {"schedule.preview", ""}, {"schedule.runs", ""},
+	const timer, schedule = `"timerafter":"1h"`, `"timerevery":"1h"`
+	for _, c := range []struct{ verb, more, attributes string }{
+		{"get", "", timer}, {"cancel", "", timer}, {"reschedule", `,"after":"2h"`, timer}, {"schedule.pause", "", schedule},
+		{"schedule.trigger", "", schedule}, {"schedule.preview", "", schedule}, {"schedule.runs", "", schedule},
 	} {
-		due := `"timerevery":"1h"`
-		if c.verb == "reschedule" {
-			due = `"timerafter":"1h"`
-		}
-		id := add(c.verb, due)
-		if code, text := f.answer(c.verb, fmt.Appendf(nil, `{"id":%q,"source":"/test"%s}`, id, c.more), new(any)); code != "" {
-			t.Errorf("%s of a timer that was added a moment ago: %s: %s", c.verb, code, text)
-		}
-		waits += st.waits.Load()
+		waits(c.verb, c.attributes, func(id string) (code, text string) {
+			return f.answer(c.verb, fmt.Appendf(nil, `{"id":%q,"source":"/test"%s}`, id, c.more), new(any))
+		})
 	}
-	if waits == 0 {
-		t.Error("no operation has waited")
-	}
-	if _, code, text := f.updateSchedule(add("update", `"timerevery":"1h"`), `"timerevery":"2h"`, nil); code != "" {
-		t.Errorf("an update of a schedule that was added a moment ago: %s: %s", code, text)
-	}
+	waits("schedule.update", schedule, func(id string) (code, text string) {
+		_, code, text = f.updateSchedule(id, `"timerevery":"2h"`, nil)
+		return code, text
+	})
 	// The run of a one-shot timer is in the record of the timer.
-	run := schemas.RunID{Timer: schemas.NewTimerID("/test", add("run", `"timerafter":"1h"`)), Run: 1}
-	if code, text := f.answer("get", fmt.Appendf(nil, `{"timer":%q}`, run), new(any)); code != "" {
-		t.Errorf("get of a run: %s: %s", code, text)
-	}
+	waits("get of a run", timer, func(id string) (code, text string) {
+		run := schemas.RunID{Timer: schemas.NewTimerID("/test", id), Run: 1}
+		return f.answer("get", fmt.Appendf(nil, `{"timer":%q}`, run), new(any))
+	})
 	if code := f.request("get", []byte(`{"id":"none","source":"/test"}`), nil); code != "not_found" {
 		t.Errorf("get of a timer that was never added: %q, want not_found", code)
 	}

@@ -55,7 +55,7 @@ type Operations struct {
 	// before may have answered the first read (work-around 21, docs/internals/nats-server.md). An operation that writes
 	// does not read again: its compare-and-set fails if the record was not the newest.
 	Confirm bool
-	// AwaitAdds waits for a bounded time until the adds that were acknowledged before the call are settled. An operation
+	// AwaitAdds waits for a bounded time for adds that were acknowledged before the call and are not settled. An operation
 	// that finds no timer calls it, and looks again if it returns true. nil: operations do not wait.
 	AwaitAdds func(ctx context.Context, tenant string) bool
 	// Changed is called after each change, with the schedule of the record before, nil for a

@@ -85,8 +85,8 @@ type Store interface {
 	Calendars
 	Flows
 	Orders
-	// AwaitAdds waits for a bounded time until the adds that were acknowledged before the call are settled. It returns
-	// false if it knows nothing of them; see Adds of package store.
+	// AwaitAdds waits for a bounded time for adds that were acknowledged before the call and are not settled. It returns
+	// false if it knows nothing of them, or if ctx ends; see Adds of package store.
 	AwaitAdds(ctx context.Context) bool
 }
 
@@ -306,7 +306,7 @@ func (s *Service) Stop(ctx context.Context) {
 }
 
 // awaitAdds is Operations.AwaitAdds. It returns false at once if maxAwaiting operations wait already, or if a quarter of that
-// number wait for the same tenant.
+// number wait for the same tenant; the default tenant may have all.
 func (s *Service) awaitAdds(ctx context.Context, tenant string) bool {
 	if !s.awaiting.take(tenant) {
 		return false

@@ -16,13 +16,13 @@ import (
 
 // Bounds of AwaitAdds.
 const (
-	// awaitMost bounds the wait for adds that this process has read and not settled; see Adds.patience.
+	// awaitMost bounds the wait; see Adds.patience.
 	awaitMost = 2 * time.Second
-	// awaitComing bounds the wait for adds that this process has not read, if it has settled all that it has read. A
-	// finished add of another router leaves the stream within this time, see newestHold.
+	// awaitComing bounds the wait for adds that this process has not read, from the time at which it had settled all that it
+	// has read. A finished add of another router usually leaves the stream within this time, see newestHold.
 	awaitComing = 500 * time.Millisecond
-	// awaitMissing bounds the wait for adds before others that this process has read. Its router of tenants may read them
-	// in a moment, or another node has read them.
+	// awaitMissing is awaitComing for adds that this process has not read although it has read later ones. Its router of
+	// tenants may read them in a moment, or another node has read them.
 	awaitMissing = 20 * time.Millisecond
 	// awaitLook and awaitLookMax are the first and the longest pause between two looks at the adds of this process,
 	// awaitAsk is the least time between two requests for the stream's state.
@@ -33,10 +33,10 @@ const (
 
 // AwaitAdds waits until the adds that TIMERS_ADD had stored before the call are settled: stored as timers, rejected, or
 // put off until later. Then, and when the time is up, it returns true: a timer that was not found before the call may be
-// there now. The wait takes at most awaitMost, and less if this process has no unsettled add; see the bounds. Calls at the
+// there now. The wait takes at most awaitMost, and less while this process has no unsettled add; see the bounds. Calls at the
 // same time share their requests.
 //
-// AwaitAdds returns false if this process does not read adds, if the stream's state is not known, and if ctx ends. It is a
+// AwaitAdds returns false if this process does not read adds, if the stream's state cannot be read, and if ctx ends. It is a
 // best effort: another node may have read an add and not stored it, and with replicas a server that led the stream before
 // may answer with an older state.
 func (a *Adds) AwaitAdds(ctx context.Context) bool {
@@ -45,37 +45,39 @@ func (a *Adds) AwaitAdds(ctx context.Context) bool {
 	}
 	within, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
+	newest := a.arrivals.last()
 	begun := time.Now()
-	through, asked := uint64(0), time.Time{}
-	var state jet.StreamState
+	state, err := a.state.after(within, a.jet, begun)
+	if err != nil {
+		return false
+	}
+	a.arrivals.compare(state.created, state.LastSeq, newest)
+	through, asked := state.LastSeq, time.Now()
+	// Since quiet all adds that this process has read are settled, and it has read no more.
+	quiet, groups := asked, uint64(0)
 	for look := awaitLook; ; look = min(2*look, awaitLookMax) {
-		if now := time.Now(); now.Sub(asked) >= awaitAsk {
-			newest, err := a.arrivals.last(), error(nil)
-			if state, err = a.state.after(within, a.jet, now); err != nil {
-				return ctx.Err() == nil && through > 0 // time is up
-			}
-			if through == 0 {
-				through = state.LastSeq
-			}
-			if state.LastSeq < newest {
-				a.arrivals.forget()
-			}
-			asked = now
+		at, read := a.arrivals.progress(state.FirstSeq, through)
+		now := time.Now()
+		if at == addsOpen || read != groups {
+			quiet, groups = now, read
 		}
-		most := a.patience
-		switch a.arrivals.progress(state.FirstSeq, through) {
-		case allSettled:
+		switch {
+		case at == allSettled, state.Msgs == 0, state.FirstSeq > through, now.Sub(begun) >= a.patience:
 			return true
-		case addsComing:
-			most = min(most, awaitComing)
-		case addsMissing:
-			most = min(most, awaitMissing)
-		}
-		if state.Msgs == 0 || state.FirstSeq > through || time.Since(begun) >= most {
+		case at == addsComing && now.Sub(quiet) >= awaitComing:
+			a.arrivals.giveUp(through)
 			return true
-		}
-		if !pause.For(within, look) {
+		case at == addsMissing && now.Sub(quiet) >= awaitMissing:
+			return true
+		case !pause.For(within, look):
 			return ctx.Err() == nil
+		}
+		if time.Since(asked) < awaitAsk {
+			continue
+		}
+		asked = time.Now()
+		if next, err := a.state.after(within, a.jet, asked); err == nil {
+			state = next
 		}
 	}
 }
@@ -85,19 +87,24 @@ type addsState struct {
 	// turn has the permit to send a request, and to use the other fields.
 	turn  chan struct{}
 	at    time.Time // when the last request was sent
-	state jet.StreamState
+	state streamState
+}
+
+type streamState struct {
+	jet.StreamState
+	created time.Time
 }
 
 func newAddsState() addsState { return addsState{turn: make(chan struct{}, 1)} }
 
 // after returns a state of a time after t. Callers wait while a request is under way. Then one of them sends another one,
 // and the others use its answer.
-func (s *addsState) after(ctx context.Context, c *jet.Client, t time.Time) (jet.StreamState, error) {
+func (s *addsState) after(ctx context.Context, c *jet.Client, t time.Time) (streamState, error) {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return jet.StreamState{}, context.Cause(ctx)
+		return streamState{}, context.Cause(ctx)
 	}
 	if s.at.After(t) {
 		return s.state, nil
@@ -105,9 +112,9 @@ func (s *addsState) after(ctx context.Context, c *jet.Client, t time.Time) (jet.
 	at := time.Now()
 	info, err := c.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
-		return jet.StreamState{}, err
+		return streamState{}, err
 	}
-	s.at, s.state = at, info.State
+	s.at, s.state = at, streamState{info.State, info.Created}
 	return s.state, nil
 }
 
@@ -120,6 +127,12 @@ type arrivals struct {
 	// ones are removed.
 	groups  [][]arrival
 	sweepAt int
+	// read is the number of groups that were delivered.
+	read uint64
+	// gaveUp is the greatest sequence for which a call has waited in vain.
+	gaveUp uint64
+	// created is the time at which the stream was made.
+	created time.Time
 }
 
 // addSpan are the sequences from first to last.
@@ -145,7 +158,8 @@ const (
 	addsOpen addsProgress = iota
 	// addsComing: all that were delivered here are settled, and the last ones were not delivered here.
 	addsComing
-	// addsMissing: all that were delivered here are settled, and others, before some of these, were not delivered here.
+	// addsMissing: all that were delivered here are settled, and others were not delivered here. Later ones were, or a call
+	// has waited for them in vain.
 	addsMissing
 	// allSettled: all were delivered here and are settled.
 	allSettled
@@ -161,6 +175,7 @@ func (r *arrivals) deliver(group []*Add) {
 		a.arrival = &arrived[i]
 		r.extend(a.Seq)
 	}
+	r.read++
 	r.groups = append(r.groups, arrived)
 	r.trim()
 	if len(r.groups) >= max(r.sweepAt, leastSweep) {
@@ -227,31 +242,42 @@ func (r *arrivals) last() uint64 {
 	return 0
 }
 
-// forget forgets which sequences were delivered: the stream was made again, or lost its last messages, so other adds get
-// the same sequences.
-func (r *arrivals) forget() {
+// compare compares the stream with what is known: when it was made, its last sequence, and the last one that was delivered
+// before this was read. If the stream was made again, or has lost its last messages, other adds get the same sequences, so
+// compare forgets which were delivered. An older answer of a server that led the stream before has the same effect.
+func (r *arrivals) compare(created time.Time, last, newest uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.delivered = nil
+	if last < newest || !created.Equal(r.created) {
+		r.created, r.delivered, r.gaveUp = created, nil, 0
+	}
 }
 
-// progress returns how far the adds from first, the stream's first one, to through are.
-func (r *arrivals) progress(first, through uint64) addsProgress {
+// giveUp notes that a call has waited in vain for adds up to a sequence.
+func (r *arrivals) giveUp(through uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gaveUp = max(r.gaveUp, through)
+}
+
+// progress returns how far the adds from first, the stream's first one, to through are, and the number of groups that were
+// delivered.
+func (r *arrivals) progress(first, through uint64) (at addsProgress, read uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.trim()
 	for _, group := range r.groups {
 		if isOpen(group, through) {
-			return addsOpen
+			return addsOpen, r.read
 		}
 	}
-	for i, s := range r.delivered {
-		switch {
-		case s.first <= first && s.last >= through:
-			return allSettled
-		case i == len(r.delivered)-1 && s.last >= through:
-			return addsMissing
+	for _, s := range r.delivered {
+		if s.first <= first && s.last >= through {
+			return allSettled, r.read
 		}
 	}
-	return addsComing
+	if n := len(r.delivered); through <= r.gaveUp || n > 0 && r.delivered[n-1].last >= through {
+		return addsMissing, r.read
+	}
+	return addsComing, r.read
 }

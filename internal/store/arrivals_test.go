@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 )
 
 // TestArrivals: adds count as settled only if all from the stream's first one on were delivered here.
@@ -26,7 +27,7 @@ func TestArrivals(t *testing.T) {
 	}
 	want := func(when string, first, through uint64, want addsProgress) {
 		t.Helper()
-		if got := r.progress(first, through); got != want {
+		if got, _ := r.progress(first, through); got != want {
 			t.Errorf("%s: progress %d of the adds %d to %d, want %d", when, got, first, through, want)
 		}
 	}
@@ -60,8 +61,22 @@ func TestArrivals(t *testing.T) {
 	deliver(3, 4)
 	settle(3, 4)
 	want("adds of the process before are delivered last", 3, 10, allSettled)
-	r.forget()
-	want("forgotten", 3, 10, addsComing)
+	made := time.Unix(1000, 0)
+	r.compare(made, 10, 10)
+	want("the stream is another", 3, 10, addsComing)
+	deliver(11)
+	settle(11)
+	r.compare(made, 12, 11)
+	want("the stream is the same", 11, 11, allSettled)
+	want("the next one is not read", 11, 12, addsComing)
+	r.giveUp(12)
+	want("a call has waited for it", 11, 12, addsMissing)
+	want("a later one", 11, 13, addsComing)
+	deliver(12)
+	settle(12)
+	want("it is read after all", 11, 12, allSettled)
+	r.compare(made, 11, 12)
+	want("the stream has lost its last add", 11, 11, addsComing)
 }
 
 // TestArrivalsExtend: the spans have all sequences, whatever their order, or the last maxSpans spans.
@@ -103,8 +118,8 @@ func TestArrivalsExtend(t *testing.T) {
 	}
 }
 
-// TestArrivalsForget: settled groups are removed, also while an older one is open.
-func TestArrivalsForget(t *testing.T) {
+// TestArrivalsSweep: settled groups are removed, also while an older one is open.
+func TestArrivalsSweep(t *testing.T) {
 	t.Parallel()
 	var r arrivals
 	first := &Add{Seq: 1}
@@ -118,11 +133,11 @@ func TestArrivalsForget(t *testing.T) {
 	if n := len(r.groups); n > 2*leastSweep {
 		t.Errorf("%d of %d groups are kept", n, groups)
 	}
-	if got := r.progress(1, groups+1); got != addsOpen {
+	if got, _ := r.progress(1, groups+1); got != addsOpen {
 		t.Errorf("progress %d, want that the first add is open", got)
 	}
 	first.settle()
-	if got := r.progress(1, groups+1); got != allSettled {
+	if got, _ := r.progress(1, groups+1); got != allSettled {
 		t.Errorf("progress %d, want that all are settled", got)
 	}
 	if n := len(r.groups); n != 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -19,6 +20,9 @@ type reading struct {
 	t    *testing.T
 	mu   sync.Mutex
 	held []*store.Add
+	// read are all adds that it has read. settles is true if it settles what it reads.
+	read    []*store.Add
+	settles bool
 }
 
 // readHolding opens an inbox, whose adds are held until they are taken.
@@ -35,8 +39,24 @@ func readHolding(t *testing.T, s *store.Store) *reading {
 		inbox.Read(ctx, 512, func(adds []*store.Add) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.held = append(r.held, adds...)
+			r.read = append(r.read, adds...)
+			for _, a := range adds {
+				if r.settles {
+					a.Done()
+				} else {
+					r.held = append(r.held, a)
+				}
+			}
 		})
+	})
+	reader.Go(func() { // no add is delivered again
+		for pause.For(ctx, store.RouterAckWait/4) {
+			r.mu.Lock()
+			for _, a := range r.read {
+				a.Working()
+			}
+			r.mu.Unlock()
+		}
 	})
 	t.Cleanup(func() {
 		cancel()
@@ -59,6 +79,16 @@ func (r *reading) take(n int) (adds []*store.Add) {
 	defer r.mu.Unlock()
 	adds, r.held = r.held, nil
 	return adds
+}
+
+// settle settles the adds that are held, and those that are read from now on.
+func (r *reading) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settles = true
+	for _, a := range r.held {
+		a.Done()
+	}
 }
 
 // TestAwaitAdds: a call ends when the adds that were stored before are settled, and in any case when its time is up. It
@@ -98,31 +128,77 @@ func TestAwaitAdds(t *testing.T) {
 	if s.AwaitAdds(ctx) {
 		t.Error("AwaitAdds returned true after its context had ended")
 	}
-	s.AwaitFor(100 * time.Millisecond)
+	s.AwaitFor(2 * time.Second)
 	if !s.AwaitAdds(bounded) {
 		t.Error("AwaitAdds returned false after its time was up")
 	}
 	held[0].Done()
 }
 
-// TestAwaitAddsOfOthers: the wait for adds that another router has read is bounded, whatever its time is. So is the wait
-// for adds that were removed before they were read.
+// TestAwaitAddsOfOthers: the wait for adds that another router has read is bounded, however long a call may wait for its
+// own process.
 func TestAwaitAddsOfOthers(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	s, other := open(t, srv.InProcess()), open(t, srv.InProcess(), func(c *store.Config) { c.Node = "n2" })
 	s.AwaitFor(time.Hour)
-	bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+	bounded, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	r := readHolding(t, other)
-	held := r.take(3)
-	readHolding(t, s)
+	elsewhere := readHolding(t, other)
+	held := elsewhere.take(3)
+	mine := readHolding(t, s)
 	if !s.AwaitAdds(bounded) {
-		t.Error("another router has the last adds: AwaitAdds returned false")
+		t.Error("another router holds the last adds: AwaitAdds returned false")
+	}
+	mine.settle()
+	// Now both read. The adds that this router reads are settled, so that it waits only for those of the other one.
+	last := uint64(3)
+	waittest.Until(t, "this router reads the last add", func() bool {
+		if s.Delivered() == last {
+			return true
+		}
+		publishAdds(t, s, 1, 0)
+		last++
+		return false
+	})
+	if !s.AwaitAdds(bounded) {
+		t.Error("another router holds earlier adds: AwaitAdds returned false")
 	}
 	for _, a := range held {
 		a.Done()
 	}
+}
+
+// TestAwaitAddsInBacklog: a call that has waited for long does not end because, for a moment, all adds that were read are
+// settled and the next ones are not read yet.
+func TestAwaitAddsInBacklog(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	s.AwaitFor(time.Hour)
+	bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const adds = 6
+	var read atomic.Int64
+	inbox, err := s.OpenInbox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishAdds(t, s, adds, 0)
+	ctx, stop := context.WithCancel(t.Context())
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		inbox.Read(ctx, 1, func(group []*store.Add) {
+			read.Add(1)
+			group[0].Done()
+			time.Sleep(150 * time.Millisecond) // the next one is not read yet
+		})
+	})
+	if ok := s.AwaitAdds(bounded); !ok || read.Load() != adds {
+		t.Errorf("AwaitAdds returned %v after %d of %d adds were settled", ok, read.Load(), adds)
+	}
+	stop()
+	reader.Wait()
+	inbox.Close()
 }
 
 // TestAwaitAddsOfNewStream: if the stream is made again, other adds get the sequences of adds that were settled.
