@@ -14,11 +14,11 @@ import (
 // StreamConfig holds the settings of a stream.
 type StreamConfig = jetstream.StreamConfig
 
-// StreamInfo describes a stream as its leader reports it, StreamState is the part with its messages.
-type (
-	StreamInfo  = jetstream.StreamInfo
-	StreamState = jetstream.StreamState
-)
+// StreamInfo describes a stream as its leader reports it.
+type StreamInfo = jetstream.StreamInfo
+
+// StreamState is the part of a StreamInfo with the stream's messages.
+type StreamState = jetstream.StreamState
 
 // Values of StreamConfig.
 const (

@@ -242,8 +242,8 @@ func (r *arrivals) last() uint64 {
 	return 0
 }
 
-// compare compares the stream with what is known: when it was made, its last sequence, and the last one that was delivered
-// before this was read. If the stream was made again, or has lost its last messages, other adds get the same sequences, so
+// compare compares the stream with what is known: when it was made, its last sequence, and the greatest sequence that was
+// delivered before this was read. If the stream was made again, or has lost its last messages, other adds get the same sequences, so
 // compare forgets which were delivered. An older answer of a server that led the stream before has the same effect.
 func (r *arrivals) compare(created time.Time, last, newest uint64) {
 	r.mu.Lock()

@@ -20,7 +20,7 @@ type reading struct {
 	t    *testing.T
 	mu   sync.Mutex
 	held []*store.Add
-	// read are all adds that it has read. settles is true if it settles what it reads.
+	// read are all adds that it has read. settles is true if each add is settled when it is read.
 	read    []*store.Add
 	settles bool
 }
@@ -81,7 +81,7 @@ func (r *reading) take(n int) (adds []*store.Add) {
 	return adds
 }
 
-// settle settles the adds that are held, and those that are read from now on.
+// settle settles the adds that are held, and further ones when they are read.
 func (r *reading) settle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
