@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -20,9 +21,9 @@ type awaitedStore struct {
 	waits atomic.Int64
 }
 
-func (s *awaitedStore) AwaitAdds(ctx context.Context) bool {
+func (s *awaitedStore) AwaitAdds(ctx context.Context, most time.Duration) bool {
 	s.waits.Add(1)
-	return s.Store.AwaitAdds(ctx)
+	return s.Store.AwaitAdds(ctx, most)
 }
 
 // TestFindsAddsOnTheirWay: an operation finds a timer whose add was acknowledged before, also while the add waits for

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/belfryio/belfry/internal/waittest"
 )
@@ -12,10 +13,12 @@ import (
 type heldStore struct {
 	Store
 	waiting, most atomic.Int64
+	longest       atomic.Int64 // the time of the last call
 	release       chan struct{}
 }
 
-func (s *heldStore) AwaitAdds(context.Context) bool {
+func (s *heldStore) AwaitAdds(_ context.Context, most time.Duration) bool {
+	s.longest.Store(int64(most))
 	if s.waiting.Add(1) <= s.most.Load() {
 		<-s.release
 	}
@@ -53,6 +56,14 @@ func TestAwaitingIsBounded(t *testing.T) {
 	}
 	if !s.awaitAdds(t.Context(), "shop") {
 		t.Error("the permits were not returned")
+	}
+	if got := time.Duration(st.longest.Load()); got != awaitMost {
+		t.Errorf("without tenants an operation waits %s, want %s", got, awaitMost)
+	}
+	s.o.Accounts = map[string]string{"SHOP": "shop"}
+	s.awaitAdds(t.Context(), "")
+	if got := time.Duration(st.longest.Load()); got != awaitTenants {
+		t.Errorf("with tenants an operation waits %s, want %s", got, awaitTenants)
 	}
 	if maxAwaiting > MaxOperations/2 {
 		t.Errorf("%d of %d operations may wait: the others need more room", maxAwaiting, MaxOperations)

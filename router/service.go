@@ -87,7 +87,7 @@ type Store interface {
 	Orders
 	// AwaitAdds waits for a bounded time for adds that were acknowledged before the call and are not settled. It returns
 	// false if it knows nothing of them, or if ctx ends; see Adds of package store.
-	AwaitAdds(ctx context.Context) bool
+	AwaitAdds(ctx context.Context, most time.Duration) bool
 }
 
 // Time is the cluster's time; *clustertime.Service has it.
@@ -137,6 +137,10 @@ const (
 	// maxAwaiting bounds the operations that found no timer and wait for adds on their way. They hold permits of
 	// MaxOperations, and shall leave most of these to others.
 	maxAwaiting = MaxOperations / 4
+	// awaitMost bounds such a wait. Where there are tenants awaitTenants does, because the wait is for the adds of all
+	// tenants, and the flood of one shall not delay the answers of the others for long.
+	awaitMost    = 2 * time.Second
+	awaitTenants = 200 * time.Millisecond
 	// StopTimeout bounds how long Stop waits for operations under way before it cancels
 	// them.
 	StopTimeout = 5 * time.Second
@@ -312,7 +316,11 @@ func (s *Service) awaitAdds(ctx context.Context, tenant string) bool {
 		return false
 	}
 	defer s.awaiting.release(tenant)
-	return s.o.Store.AwaitAdds(ctx)
+	most := awaitMost
+	if len(s.o.Accounts) > 0 {
+		most = awaitTenants
+	}
+	return s.o.Store.AwaitAdds(ctx, most)
 }
 
 func (s *Service) nowMs() int64 { return s.o.Time.LatestNs() / int64(time.Millisecond) }

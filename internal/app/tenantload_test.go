@@ -218,13 +218,17 @@ func (x *tenantLoad) attack(nc *nats.Conn) {
 			return
 		}
 		timer := byID("acme", id).Timer
+		var verbs sync.WaitGroup // each operation waits for adds on their way, of which the flood makes many
 		for verb, more := range map[string]string{"get": "", "cancel": "", "reschedule": `,"after":"1h"`, "schedule.pause": "", "dead.replay": ""} {
-			m, err := nc.Request(schemas.SubjectAPIPrefix+verb, []byte(`{"timer":"`+timer+`"`+more+`}`), bound)
-			if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "not_found" {
-				x.fault("globex: %s of %s: %v %v", verb, id, m, err)
-			}
-			x.count(&x.attacks)
+			verbs.Go(func() {
+				m, err := nc.Request(schemas.SubjectAPIPrefix+verb, []byte(`{"timer":"`+timer+`"`+more+`}`), bound)
+				if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "not_found" {
+					x.fault("globex: %s of %s: %v %v", verb, id, m, err)
+				}
+				x.count(&x.attacks)
+			})
 		}
+		verbs.Wait()
 		for _, subject := range []string{
 			"timers.t.ACME.add", "timers.t.ACME.api.cancel", "timers.call.acme.callbacks.fire", "timers.fired.acme=orders",
 			"$JS.API.STREAM.NAMES", "$JS.API.STREAM.PURGE." + schemas.StreamAdd, "$JS.API.DIRECT.GET." + schemas.StreamFired, "$KV.clock.meta",

@@ -34,12 +34,10 @@ type Adds struct {
 	// readers is the number of open inboxes, arrivals has the adds that they have delivered.
 	readers  atomic.Int64
 	arrivals arrivals
-	// patience is awaitMost, except in tests.
-	patience time.Duration
 }
 
 func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
-	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: newAddsState(), patience: awaitMost}
+	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: newAddsState()}
 }
 
 // NewDedupCheck makes the check of one router.

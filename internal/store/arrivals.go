@@ -16,8 +16,6 @@ import (
 
 // Bounds of AwaitAdds.
 const (
-	// awaitMost bounds the wait; see Adds.patience.
-	awaitMost = 2 * time.Second
 	// awaitComing bounds the wait for adds that this process has not read, from the time at which it had settled all that it
 	// has read. A finished add of another router usually leaves the stream within this time, see newestHold.
 	awaitComing = 500 * time.Millisecond
@@ -33,17 +31,17 @@ const (
 
 // AwaitAdds waits until the adds that TIMERS_ADD had stored before the call are settled: stored as timers, rejected, or
 // put off until later. Then, and when the time is up, it returns true: a timer that was not found before the call may be
-// there now. The wait takes at most awaitMost, and less while this process has no unsettled add; see the bounds. Calls at the
-// same time share their requests.
+// there now. The wait takes at most the given time, and less while this process has no unsettled add; see the bounds. Calls
+// at the same time share their requests.
 //
 // AwaitAdds returns false if this process does not read adds, if the stream's state cannot be read, and if ctx ends. It is a
 // best effort: another node may have read an add and not stored it, and with replicas a server that led the stream before
 // may answer with an older state.
-func (a *Adds) AwaitAdds(ctx context.Context) bool {
+func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 	if a.readers.Load() == 0 {
 		return false
 	}
-	within, cancel := context.WithTimeout(ctx, a.patience)
+	within, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	newest := a.arrivals.last()
 	begun := time.Now()
@@ -62,7 +60,7 @@ func (a *Adds) AwaitAdds(ctx context.Context) bool {
 			quiet, groups = now, read
 		}
 		switch {
-		case at == allSettled, state.Msgs == 0, state.FirstSeq > through, now.Sub(begun) >= a.patience:
+		case at == allSettled, state.Msgs == 0, state.FirstSeq > through, now.Sub(begun) >= most:
 			return true
 		case at == addsComing && now.Sub(quiet) >= awaitComing:
 			a.arrivals.giveUp(through)

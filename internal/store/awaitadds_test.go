@@ -96,14 +96,13 @@ func (r *reading) settle() {
 func TestAwaitAdds(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	s.AwaitFor(time.Hour)
-	if s.AwaitAdds(t.Context()) {
+	if s.AwaitAdds(t.Context(), time.Hour) {
 		t.Error("AwaitAdds returned true, and the process reads no adds")
 	}
 	r := readHolding(t, s)
 	bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if !s.AwaitAdds(bounded) {
+	if !s.AwaitAdds(bounded, time.Hour) {
 		t.Error("AwaitAdds returned false, and there are no adds")
 	}
 	for how, settle := range map[string]func(*store.Add){
@@ -118,18 +117,17 @@ func TestAwaitAdds(t *testing.T) {
 				settle(a)
 			}
 		})
-		if ok := s.AwaitAdds(bounded); !ok || !settled.Load() {
+		if ok := s.AwaitAdds(bounded, time.Hour); !ok || !settled.Load() {
 			t.Errorf("%s: AwaitAdds returned %v; the adds were settled: %v", how, ok, settled.Load())
 		}
 	}
 	held := r.take(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if s.AwaitAdds(ctx) {
+	if s.AwaitAdds(ctx, time.Hour) {
 		t.Error("AwaitAdds returned true after its context had ended")
 	}
-	s.AwaitFor(2 * time.Second)
-	if !s.AwaitAdds(bounded) {
+	if !s.AwaitAdds(bounded, 2*time.Second) {
 		t.Error("AwaitAdds returned false after its time was up")
 	}
 	held[0].Done()
@@ -141,13 +139,12 @@ func TestAwaitAddsOfOthers(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	s, other := open(t, srv.InProcess()), open(t, srv.InProcess(), func(c *store.Config) { c.Node = "n2" })
-	s.AwaitFor(time.Hour)
 	bounded, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	elsewhere := readHolding(t, other)
 	held := elsewhere.take(3)
 	mine := readHolding(t, s)
-	if !s.AwaitAdds(bounded) {
+	if !s.AwaitAdds(bounded, time.Hour) {
 		t.Error("another router holds the last adds: AwaitAdds returned false")
 	}
 	mine.settle()
@@ -161,7 +158,7 @@ func TestAwaitAddsOfOthers(t *testing.T) {
 		last++
 		return false
 	})
-	if !s.AwaitAdds(bounded) {
+	if !s.AwaitAdds(bounded, time.Hour) {
 		t.Error("another router holds earlier adds: AwaitAdds returned false")
 	}
 	for _, a := range held {
@@ -174,7 +171,6 @@ func TestAwaitAddsOfOthers(t *testing.T) {
 func TestAwaitAddsInBacklog(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	s.AwaitFor(time.Hour)
 	bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const adds = 6
@@ -193,7 +189,7 @@ func TestAwaitAddsInBacklog(t *testing.T) {
 			time.Sleep(150 * time.Millisecond) // the next one is not read yet
 		})
 	})
-	if ok := s.AwaitAdds(bounded); !ok || read.Load() != adds {
+	if ok := s.AwaitAdds(bounded, time.Hour); !ok || read.Load() != adds {
 		t.Errorf("AwaitAdds returned %v after %d of %d adds were settled", ok, read.Load(), adds)
 	}
 	stop()
@@ -223,8 +219,9 @@ func TestAwaitAddsOfNewStream(t *testing.T) {
 	if got := s.Delivered(); got != adds {
 		t.Fatalf("the last add that was delivered is %d, want %d", got, adds)
 	}
+	r.settle()
 	publishAdds(t, s, 1, 0)
-	s.AwaitAdds(t.Context())
+	s.AwaitAdds(t.Context(), time.Minute)
 	if got := s.Delivered(); got >= adds {
 		t.Errorf("the last add that was delivered is %d, and the stream has one", got)
 	}

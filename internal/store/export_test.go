@@ -91,8 +91,5 @@ const History = history
 // ReserveOf is reserveOf.
 func ReserveOf(maxBytes int64) int64 { return reserveOf(maxBytes) }
 
-// AwaitFor sets the bound of AwaitAdds.
-func (a *Adds) AwaitFor(d time.Duration) { a.patience = d }
-
 // Delivered returns the greatest sequence of the adds that were delivered here, as far as AwaitAdds knows.
 func (a *Adds) Delivered() uint64 { return a.arrivals.last() }

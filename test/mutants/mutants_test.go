@@ -181,6 +181,7 @@ var planted = []plant{
 	{m("an update does not wait for adds on their way", "router/schedule.go", "t, err := afterAdds(ctx, &s.ops, func() (t store.Timer, err error) {", "t, err := afterAdds(ctx, &Operations{}, func() (t store.Timer, err error) {"), "./router", "TestFindsAddsOnTheirWay"},
 	{m("an operation on a run does not wait for adds on their way", "router/operations.go", "t, err := afterAdds(ctx, o, func() (store.Timer, error) { return parent.get(ctx) })", "t, err := parent.get(ctx)"), "./router", "TestFindsAddsOnTheirWay"},
 	{m("all operations may wait for adds on their way", "router/service.go", "if !s.awaiting.take(tenant) {", "if s.awaiting.take(tenant); false {"), "./router", "TestAwaitingIsBounded"},
+	{m("the flood of a tenant delays the answers of others", "router/service.go", "if len(s.o.Accounts) > 0 {\n\t\tmost = awaitTenants", "if false {\n\t\tmost = awaitTenants"), "./router", "TestAwaitingIsBounded"},
 	{m("an open add counts as settled", "internal/store/arrivals.go", "a.seq <= through && !a.settled.Load()", "a.seq < through && !a.settled.Load()"), "./internal/store", "TestArrivals$"},
 	{m("adds that others have read count as settled", "internal/store/arrivals.go", "if s.first <= first && s.last >= through {", "if s.last >= through {"), "./internal/store", "TestArrivals$"},
 	{m("spans of adds do not grow together", "internal/store/arrivals.go", "case before && after:", "case false:"), "./internal/store", "TestArrivalsExtend"},
