@@ -421,6 +421,44 @@ func TestQuirk12ConsumerLimit(t *testing.T) {
 	}
 }
 
+// quirk22: a purge up to a deleted message, which leaves the stream empty, makes the next purge subtract its messages
+// again.
+func TestQuirk22PurgeToDeleted(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, natstest.Run(t).Connect(), 10*time.Second)
+	if err := c.CreateStream(t.Context(), StreamConfig{Name: "S", Subjects: []string{"s"}, Storage: FileStorage, Retention: WorkQueuePolicy}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(n int) {
+		t.Helper()
+		for range n {
+			if _, err := c.Publish(t.Context(), "publish", "s", nil, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish(10)
+	if err := c.DeleteMsg(t.Context(), "delete", "S", 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RemoveBelow(t.Context(), "purge", "S", "", 10); err != nil {
+		t.Fatal(err)
+	}
+	publish(20)
+	if err := c.RemoveBelow(t.Context(), "purge", "S", "", 16); err != nil {
+		t.Fatal(err)
+	}
+	info, err := c.Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Msgs == 15 {
+		fixed(t, 22, "the stream has the %d messages from %d to %d", info.State.Msgs, info.State.FirstSeq, info.State.LastSeq)
+	} else if info.State.Msgs != 6 {
+		t.Errorf("the stream has %d messages from %d to %d", info.State.Msgs, info.State.FirstSeq, info.State.LastSeq)
+	}
+}
+
 // TestQuirkTable checks that docs/internals/nats-server.md and the code agree: each test
 // and each file of the table exists, and each file names the number.
 func TestQuirkTable(t *testing.T) {

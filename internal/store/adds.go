@@ -30,7 +30,9 @@ type Adds struct {
 	moved func(time.Time) time.Time
 
 	oldest oldestAdd
-	state  addsState
+	// removing is held to remove single adds, and locked while removeAdds decides and purges: see work-around 22.
+	removing sync.RWMutex
+	state    addsState
 	// readers is the number of open inboxes, arrivals has the adds that they have delivered.
 	readers  atomic.Int64
 	arrivals arrivals
@@ -129,6 +131,8 @@ func (a *Adds) addGone(ctx context.Context, addedMs int64) (bool, error) {
 // RemoveAdd removes one add from TIMERS_ADD, or returns nil if it is gone. Errors:
 // schemas.ErrUnavailable.
 func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
+	a.removing.RLock()
+	defer a.removing.RUnlock()
 	if err := a.jet.DeleteMsg(ctx, "remove an add", schemas.StreamAdd, seq); !errors.Is(err, schemas.ErrNotFound) {
 		return err
 	}
@@ -138,9 +142,11 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 // removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
 // the rising sequences of finished adds. So it never removes an add that is not in seqs,
 // whatever other routers do. It purges nothing for fewer than minPurge adds, because a purge
-// costs the server as much for one add as for many. It returns the last sequence of seqs that
+// costs the server as much for one add as for many, and it never purges all messages of the stream. It returns the last sequence of seqs that
 // is removed, by this or an earlier call; 0 if none is. Errors: schemas.ErrUnavailable.
 func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
+	a.removing.Lock()
+	defer a.removing.Unlock()
 	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
 		return 0, err
@@ -149,6 +155,10 @@ func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, e
 	n := i
 	for n < len(seqs) && seqs[n]-info.State.FirstSeq == uint64(n-i) {
 		n++
+	}
+	if n > i && uint64(n-i) >= info.State.Msgs {
+		// Work-around 22: the purge shall not remove the last message of the stream.
+		n--
 	}
 	switch {
 	case n-i >= minPurge:

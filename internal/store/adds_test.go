@@ -110,9 +110,9 @@ func testRemoveAdds(t *testing.T, s *store.Store) {
 	if meta.Sequence.Stream != n+1 {
 		t.Errorf("%d is delivered next, not %d", meta.Sequence.Stream, n+1)
 	}
-	remove(2*n, upTo(n, 2*n)...)
-	holds(2*n+1, 0)
+	remove(2*n-1, upTo(n, 2*n)...) // the last one stays, see work-around 22
+	holds(2*n, 1)
 	if got := deliver(2*n+1, 2*n+50); len(got) != 50 {
-		t.Errorf("%d delivered after all were removed", len(got))
+		t.Errorf("%d delivered after all but the last were removed", len(got))
 	}
 }

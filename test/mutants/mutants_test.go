@@ -176,6 +176,7 @@ var planted = []plant{
 	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "max(p.last, p.now)/pagesOfTick", "p.now/pagesOfTick"), "./scheduler", "TestTickPages"},
 	{m("timers without a record do not count for the size of pages", "scheduler/sweep.go", "s.pages.read(load.Named, ", "s.pages.read(len(load.Timers), "), "./scheduler", "TestSweepWidth"},
 	{m("the sweeper does not remember that ticks are busy", "scheduler/sweep.go", "s.width, last, ticks = 1, first, ticks[:1]", "last, ticks = first, ticks[:1]"), "./scheduler", "TestSweepWidth"},
+	{m("a purge of adds leaves the stream empty", "internal/store/adds.go", "if n > i && uint64(n-i) >= info.State.Msgs {", "if false {"), "./internal/store", "TestRemoveNewestAdd"},
 	// Adds on their way.
 	{m("an operation does not look again after adds were on their way", "router/operations.go", "&& o.AwaitAdds(ctx, o.Scope.Tenant) {", "&& !o.AwaitAdds(ctx, o.Scope.Tenant) {"), "./router", "TestFindsAddsOnTheirWay"},
 	{m("an update does not wait for adds on their way", "router/schedule.go", "t, err := afterAdds(ctx, &s.ops, func() (t store.Timer, err error) {", "t, err := afterAdds(ctx, &Operations{}, func() (t store.Timer, err error) {"), "./router", "TestFindsAddsOnTheirWay"},
