@@ -246,6 +246,9 @@ func (r *arrivals) last() uint64 {
 func (r *arrivals) compare(created time.Time, last, newest uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.created.IsZero() {
+		r.created = created // the first call
+	}
 	if last < newest || !created.Equal(r.created) {
 		r.created, r.delivered, r.gaveUp = created, nil, 0
 	}
