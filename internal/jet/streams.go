@@ -17,9 +17,6 @@ type StreamConfig = jetstream.StreamConfig
 // StreamInfo describes a stream as its leader reports it.
 type StreamInfo = jetstream.StreamInfo
 
-// StreamState is the part of a StreamInfo with the stream's messages.
-type StreamState = jetstream.StreamState
-
 // Values of StreamConfig.
 const (
 	FileStorage     = jetstream.FileStorage

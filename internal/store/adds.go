@@ -29,32 +29,26 @@ type Adds struct {
 	// moved is Config.Moved.
 	moved func(time.Time) time.Time
 
-	oldest oldestAdd
 	// removing is held to remove single adds, and locked while removeAdds decides and purges: see work-around 22.
 	removing sync.RWMutex
+	// state is the stream's state as it was last read. Every add stored before oldestMs, by the leader's clock, is removed.
 	state    addsState
+	oldestMs atomic.Int64
 	// readers is the number of open inboxes, arrivals has the adds that they have delivered.
 	readers  atomic.Int64
 	arrivals arrivals
 }
 
 func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
-	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: newAddsState()}
+	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: addsState{turn: make(chan struct{}, 1)}}
 }
 
 // NewDedupCheck makes the check of one router.
 func (a *Adds) NewDedupCheck() *DedupCheck { return NewDedupCheck(a.fired, a.retention) }
 
-// oldestAdd caches a lower bound of the times of the adds in TIMERS_ADD.
-type oldestAdd struct {
-	ms atomic.Int64 // every add stored before this time, by the leader's clock, is removed
-	mu sync.Mutex
-	at time.Time // when the stream's state was last requested
-}
-
 // Bounds of FindAdds.
 const (
-	// oldestAddFresh is the least time between two requests for the stream's state.
+	// oldestAddFresh is the age up to which FindAdds uses the stream's state as it was last read.
 	oldestAddFresh = 20 * time.Millisecond
 	// findBatch is the number of adds read with one request.
 	findBatch = 256
@@ -97,24 +91,15 @@ func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(account st
 
 // AddForgotten reports, without a request, whether all adds stored by addedMs are known to
 // be removed, so that FindAdds finds none.
-func (a *Adds) AddForgotten(addedMs int64) bool { return addedMs < a.oldest.ms.Load() }
+func (a *Adds) AddForgotten(addedMs int64) bool { return addedMs < a.oldestMs.Load() }
 
-// addGone is AddForgotten with a request for the stream's state if the cached state does not
+// addGone is AddForgotten with a request for the stream's state if the state that was last read does not
 // decide, at most once in oldestAddFresh.
 func (a *Adds) addGone(ctx context.Context, addedMs int64) (bool, error) {
 	if a.AddForgotten(addedMs) {
 		return true, nil
 	}
-	a.oldest.mu.Lock()
-	defer a.oldest.mu.Unlock()
-	if a.AddForgotten(addedMs) {
-		return true, nil
-	}
-	if time.Since(a.oldest.at) < oldestAddFresh {
-		return false, nil
-	}
-	at := time.Now()
-	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
+	info, err := a.stateAfter(ctx, time.Now().Add(-oldestAddFresh))
 	if err != nil {
 		return false, err
 	}
@@ -123,9 +108,37 @@ func (a *Adds) addGone(ctx context.Context, addedMs int64) (bool, error) {
 		// The stream is empty: everything stored before this answer is removed.
 		ms = max(info.State.LastTime.UnixMilli()+1, info.TimeStamp.Add(-leaderApart).UnixMilli())
 	}
-	a.oldest.ms.Store(ms)
-	a.oldest.at = at
+	a.oldestMs.Store(ms)
 	return addedMs < ms, nil
+}
+
+// addsState is the state of TIMERS_ADD, for calls that may share a request.
+type addsState struct {
+	// turn has the permit to send a request, and to use the other fields.
+	turn chan struct{}
+	at   time.Time // when the last request was sent
+	info jet.StreamInfo
+}
+
+// stateAfter returns the state of TIMERS_ADD at a time after t. Callers wait while a request is under way. Then one of them
+// sends another one, and the others use its answer. Errors: schemas.ErrUnavailable.
+func (a *Adds) stateAfter(ctx context.Context, t time.Time) (jet.StreamInfo, error) {
+	s := &a.state
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return jet.StreamInfo{}, schemas.Errorf(schemas.CodeUnavailable, "the state of %s was not read: %w", schemas.StreamAdd, context.Cause(ctx))
+	}
+	if s.at.After(t) {
+		return s.info, nil
+	}
+	at := time.Now()
+	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
+	if err == nil {
+		s.at, s.info = at, info
+	}
+	return info, err
 }
 
 // RemoveAdd removes one add from TIMERS_ADD, or returns nil if it is gone. Errors:
@@ -142,8 +155,9 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 // removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
 // the rising sequences of finished adds. So it never removes an add that is not in seqs,
 // whatever other routers do. It purges nothing for fewer than minPurge adds, because a purge
-// costs the server as much for one add as for many, and it never purges all messages of the stream. It returns the last sequence of seqs that
-// is removed, by this or an earlier call; 0 if none is. Errors: schemas.ErrUnavailable.
+// costs the server as much for one add as for many, and it never purges all messages of the
+// stream. It returns the last sequence of seqs that is removed, by this or an earlier call;
+// 0 if none is. Errors: schemas.ErrUnavailable.
 func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
 	a.removing.Lock()
 	defer a.removing.Unlock()

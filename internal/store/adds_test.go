@@ -9,6 +9,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -114,5 +115,62 @@ func testRemoveAdds(t *testing.T, s *store.Store) {
 	holds(2*n, 1)
 	if got := deliver(2*n+1, 2*n+50); len(got) != 50 {
 		t.Errorf("%d delivered after all but the last were removed", len(got))
+	}
+}
+
+// TestRemoveNewestAdd: no add is lost if the newest one is removed, as a cancel does, and then those before it are purged
+// together, which would leave the stream empty (work-around 22).
+func TestRemoveNewestAdd(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	r := readHolding(t, s)
+	last := uint64(0)
+	stream, err := s.JetStream().Stream(t.Context(), schemas.StreamAdd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func() jetstream.StreamState {
+		info, err := stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.State
+	}
+	for range 3 {
+		for _, adds := range []uint64{1, 200} {
+			held := r.take(int(adds))
+			last += adds
+			for _, a := range held {
+				a.Done()
+			}
+			if err := s.RemoveAdd(t.Context(), last); err != nil {
+				t.Fatal(err)
+			}
+			waittest.Until(t, "finished adds leave the stream", func() bool { return state().Msgs == 0 })
+		}
+		// The same with an add after the removed one.
+		open := r.take(200)
+		last += 200
+		for _, a := range open[:199] {
+			a.Done()
+		}
+		if err := s.RemoveAdd(t.Context(), last-1); err != nil {
+			t.Fatal(err)
+		}
+		waittest.Until(t, "all but the last add leave the stream", func() bool { return state().FirstSeq == last })
+		open[199].Done()
+		const more = 6000
+		held := r.take(more)
+		last += more
+		for i := range 3 {
+			for _, a := range held[i*more/3 : (i+1)*more/3] {
+				a.Done()
+			}
+			waittest.Until(t, "a part of them leaves the stream", func() bool { return state().FirstSeq >= last-uint64(2-i)*more/3 })
+			if got := state(); got.LastSeq != last || got.Msgs != got.LastSeq-got.FirstSeq+1 {
+				t.Fatalf("the stream has %d adds from %d to %d, want all up to %d", got.Msgs, got.FirstSeq, got.LastSeq, last)
+			}
+		}
+		waittest.Until(t, "these leave the stream", func() bool { return state().Msgs == 0 })
 	}
 }

@@ -9,9 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // Bounds of AwaitAdds.
@@ -44,23 +42,22 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 	within, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	newest := a.arrivals.last()
-	begun := time.Now()
-	state, err := a.state.after(within, a.jet, begun)
+	info, err := a.stateAfter(within, time.Now())
 	if err != nil {
 		return false
 	}
-	a.arrivals.compare(state.created, state.LastSeq, newest)
-	through, asked := state.LastSeq, time.Now()
+	a.arrivals.compare(info.Created, info.State.LastSeq, newest)
+	through, asked := info.State.LastSeq, time.Now()
 	// Since quiet all adds that this process has read are settled, and it has read no more.
 	quiet, groups := asked, uint64(0)
 	for look := awaitLook; ; look = min(2*look, awaitLookMax) {
-		at, read := a.arrivals.progress(state.FirstSeq, through)
+		at, read := a.arrivals.progress(info.State.FirstSeq, through)
 		now := time.Now()
 		if at == addsOpen || read != groups {
 			quiet, groups = now, read
 		}
 		switch {
-		case at == allSettled, state.Msgs == 0, state.FirstSeq > through, now.Sub(begun) >= most:
+		case at == allSettled, info.State.Msgs == 0, info.State.FirstSeq > through:
 			return true
 		case at == addsComing && now.Sub(quiet) >= awaitComing:
 			a.arrivals.giveUp(through)
@@ -68,52 +65,16 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 		case at == addsMissing && now.Sub(quiet) >= awaitMissing:
 			return true
 		case !pause.For(within, look):
-			return ctx.Err() == nil
+			return ctx.Err() == nil // the time is up
 		}
 		if time.Since(asked) < awaitAsk {
 			continue
 		}
 		asked = time.Now()
-		if next, err := a.state.after(within, a.jet, asked); err == nil {
-			state = next
+		if next, err := a.stateAfter(within, asked); err == nil {
+			info = next
 		}
 	}
-}
-
-// addsState is the state of TIMERS_ADD, for calls that may share a request.
-type addsState struct {
-	// turn has the permit to send a request, and to use the other fields.
-	turn  chan struct{}
-	at    time.Time // when the last request was sent
-	state streamState
-}
-
-type streamState struct {
-	jet.StreamState
-	created time.Time
-}
-
-func newAddsState() addsState { return addsState{turn: make(chan struct{}, 1)} }
-
-// after returns a state of a time after t. Callers wait while a request is under way. Then one of them sends another one,
-// and the others use its answer.
-func (s *addsState) after(ctx context.Context, c *jet.Client, t time.Time) (streamState, error) {
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return streamState{}, context.Cause(ctx)
-	}
-	if s.at.After(t) {
-		return s.state, nil
-	}
-	at := time.Now()
-	info, err := c.Stream(ctx, schemas.StreamAdd)
-	if err != nil {
-		return streamState{}, err
-	}
-	s.at, s.state = at, streamState{info.State, info.Created}
-	return s.state, nil
 }
 
 // arrivals are the adds that the inboxes of this process have delivered. Safe for concurrent use.
@@ -175,18 +136,9 @@ func (r *arrivals) deliver(group []*Add) {
 	}
 	r.read++
 	r.groups = append(r.groups, arrived)
-	r.trim()
 	if len(r.groups) >= max(r.sweepAt, leastSweep) {
 		r.groups = slices.DeleteFunc(r.groups, isSettled)
 		r.sweepAt = 2 * len(r.groups)
-	}
-}
-
-// trim removes settled groups before the oldest that is not. r.mu is held.
-func (r *arrivals) trim() {
-	for len(r.groups) > 0 && isSettled(r.groups[0]) {
-		r.groups[0] = nil
-		r.groups = r.groups[1:]
 	}
 }
 
@@ -266,7 +218,10 @@ func (r *arrivals) giveUp(through uint64) {
 func (r *arrivals) progress(first, through uint64) (at addsProgress, read uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.trim()
+	for len(r.groups) > 0 && isSettled(r.groups[0]) {
+		r.groups[0] = nil
+		r.groups = r.groups[1:]
+	}
 	for _, group := range r.groups {
 		if isOpen(group, through) {
 			return addsOpen, r.read
