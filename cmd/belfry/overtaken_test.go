@@ -27,7 +27,7 @@ func TestOvertakenConsumerIsReported(t *testing.T) {
 	fire := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
-			if _, err := js.PublishAsync(schemas.SubjectAdd, drillEvent(fmt.Sprintf("flood-%d", i), `"timerafter":"0s","timersvc":"flood"`)); err != nil {
+			if _, err := js.PublishAsync(schemas.SubjectAdd, drillEvent(fmt.Sprintf("flood-%d", i), `"timerafter":"0s","timersvc":"flood"`), jetstream.WithStallWait(bound)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -70,7 +70,7 @@ func TestSlowCallbacksAreReported(t *testing.T) {
 	js := connectJS(t, n)
 	callback := fmt.Sprintf(`"timerafter":"0s","timersvc":"slow","timercallback":%q`, hook.URL)
 	for i := range events {
-		if _, err := js.PublishAsync(schemas.SubjectAdd, drillEvent(fmt.Sprintf("slow-%d", i), callback)); err != nil {
+		if _, err := js.PublishAsync(schemas.SubjectAdd, drillEvent(fmt.Sprintf("slow-%d", i), callback), jetstream.WithStallWait(bound)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -345,7 +346,7 @@ func publishAdds(t *testing.T, s *store.Store, n, size int) {
 		if size > 0 {
 			m.Data = make([]byte, size)
 		}
-		f, err := s.JetStream().PublishMsgAsync(m)
+		f, err := s.JetStream().PublishMsgAsync(m, jetstream.WithStallWait(waittest.Bound))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -235,7 +235,7 @@ func TestRandomInput(t *testing.T) {
 		if rng.IntN(5) == 0 {
 			m.Data = m.Data[:rng.IntN(len(m.Data))]
 		}
-		if _, err := c.js.PublishMsgAsync(m); err != nil && !errors.Is(err, nats.ErrBadHeaderMsg) { // the header is not a header
+		if _, err := c.js.PublishMsgAsync(m, jetstream.WithStallWait(bound)); err != nil && !errors.Is(err, nats.ErrBadHeaderMsg) { // the header is not a header
 			t.Fatal(err)
 		}
 		if n%100 == 0 {
