@@ -162,9 +162,9 @@ func TestBenchPeer(t *testing.T) {
 func TestBenchCompare(t *testing.T) {
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
-	r := runTool(t, "compare", "--quick", "--scale", "0.003", "--warmup", "20", "--profile", "fast", "--only", "cancel16", "--before", binary, "--out", out, "--dir", t.TempDir())
-	if r.code != 0 || !strings.Contains(r.out, "| fast | Belfry | NATS schedules | Belfry before | others") || !strings.Contains(r.out, "| cancel16 | fast | Belfry before | 1 |") {
-		t.Fatalf("belfry-bench compare: got exit code %d, want 0 and one turn of three systems\n%s\n%s", r.code, r.out, r.err)
+	r := runTool(t, "compare", "--quick", "--scale", "0.003", "--warmup", "20", "--profile", "fast", "--only", "cancel16", "--before", binary, "--floor", "--out", out, "--dir", t.TempDir())
+	if r.code != 0 || !strings.Contains(r.out, "| fast | Belfry | NATS schedules | Belfry before | Floor | others") || !strings.Contains(r.out, "| cancel16 | fast | Belfry before | 1 |") || !strings.Contains(r.out, "| cancel16 | fast | Floor | 1 |") {
+		t.Fatalf("belfry-bench compare: got exit code %d, want 0 and one turn of four systems\n%s\n%s", r.code, r.out, r.err)
 	}
 	md, err := os.ReadFile(filepath.Join(out, "compare.md"))
 	if err != nil || string(md) != r.out {
@@ -195,6 +195,8 @@ func TestBenchUsage(t *testing.T) {
 		{"in-process", []string{"add", "--cpuprofile", "cpu"}},
 		{"unknown flag", []string{"peer", "add", "--nats-url", "nats://127.0.0.1:1"}},
 		{"via", []string{"peer", "add", "--via", "client"}},
+		{"unknown flag", []string{"floor", "add", "--on", "cluster"}},
+		{"unknown command", []string{"floor", "day"}},
 	} {
 		r := runTool(t, c.args...)
 		if r.code != cmdline.ExitUsage || r.out != "" || strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, c.want) {
@@ -224,7 +226,7 @@ func TestReferenceHasEveryFlag(t *testing.T) {
 	ref := doctest.Sections(t, "../../docs/reference.md")
 	common := ref["Flags for the connection"]
 	doctest.Flags(t, (&tool{}).rootCommand(), ref, func(cmd *cobra.Command, f *pflag.Flag) (doctest.Place, bool) {
-		if cmd.Parent().Name() == "peer" && f.Name != "output" { // the flags of the same workload of Belfry
+		if system := cmd.Parent().Name(); (system == "peer" || system == "floor") && f.Name != "output" { // the flags of the same workload of Belfry
 			return doctest.Place{Title: "belfry-bench", Text: ref["belfry-bench"], Key: "--" + f.Name}, true
 		}
 		return doctest.Place{Title: "Flags for the connection", Text: common, Key: "--output"}, f.Name == "output"

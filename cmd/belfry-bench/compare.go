@@ -25,7 +25,7 @@ const (
 func (t *tool) compareCommand() *cobra.Command {
 	c := &bench.Comparison{}
 	var profile, before, out string
-	var quick, index bool
+	var quick, index, floor bool
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Measure Belfry and NATS's own message schedules in turns, and print the table of docs/benchmarks.md",
@@ -48,6 +48,9 @@ hour, with --quick about ten minutes, in which the machine should do nothing els
 					Name: "Belfry before", System: bench.Belfry,
 					Child: func(spec string) *exec.Cmd { return exec.Command(path, childName, spec) },
 				})
+			}
+			if floor {
+				c.Contenders = append(c.Contenders, bench.Contender{System: bench.Floor})
 			}
 			if quick {
 				for name, set := range map[string]func(){
@@ -84,6 +87,7 @@ hour, with --quick about ten minutes, in which the machine should do nothing els
 	f.Float64Var(&c.Scale, "scale", 1, "factor up to 1 for counts and durations (with --quick 0.25)")
 	f.StringSliceVar(&c.Only, "only", nil, "rows to run: "+strings.Join(bench.CompareRowNames(), ", "))
 	f.StringVar(&before, "before", "", "the belfry-bench of another commit, whose node takes part as a third system")
+	f.BoolVar(&floor, "floor", false, `measure the floor, too: a bound; see "belfry-bench floor"`)
 	f.BoolVar(&index, "search-index", true, "run the search index in the node, as belfry serve does")
 	f.StringVar(&c.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
 	f.IntVar(&c.Size, "size", bench.DefaultSize, "bytes of data of an event")
@@ -112,8 +116,31 @@ is lost, fires twice or early. A cancel is a purge of the timer's subject.
 		Args: cobra.ArbitraryArgs,
 		RunE: cmdline.Group,
 	}
-	for _, w := range bench.PeerWorkloads() {
+	for _, w := range bench.WorkloadsOf(bench.NATSSchedules) {
 		cmd.AddCommand(t.workloadCommand(w, bench.NATSSchedules))
+	}
+	return cmd
+}
+
+// floorCommand is the group of the workloads that measure the floor.
+func (t *tool) floorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "floor",
+		Short: "Measure the JetStream operations of Belfry's data model without Belfry: a bound",
+		Long: `Measure the floor: a process that does nothing with a timer but the JetStream operations
+that Belfry's data model prescribes. An add is stored, delivered and stored again by
+compare-and-set; a timer that is due is claimed by compare-and-set, published, and
+concluded by compare-and-set; a cancel is a request, a compare-and-set and a reply. It
+has no checks, index, search, lease or repetition, and keeps what is pending only in
+memory. So a program with this data model, this server and this client cannot be faster
+on the same machine.
+
+"belfry-bench compare --floor" measures it in turns with Belfry and NATS's own schedules.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: cmdline.Group,
+	}
+	for _, w := range bench.WorkloadsOf(bench.Floor) {
+		cmd.AddCommand(t.workloadCommand(w, bench.Floor))
 	}
 	return cmd
 }

@@ -43,8 +43,9 @@ Belfry is measured from outside: the node runs in a process of its own, and the 
 connect over TCP. --in-process runs server, node and clients in one process instead, which
 makes the figures better than those of a deployment; the results say so.
 
-"belfry-bench peer" measures NATS's own message schedules by the same workloads, and
-"belfry-bench compare" measures both in turns.
+"belfry-bench peer" measures NATS's own message schedules by the same workloads,
+"belfry-bench floor" a bound of what Belfry can reach, and "belfry-bench compare" measures
+them in turns.
 
 Every run accounts for its timers. It fails if a timer is lost, fires twice or early.`,
 		SilenceErrors: true, SilenceUsage: true,
@@ -55,7 +56,7 @@ Every run accounts for its timers. It fails if a timer is lost, fires twice or e
 	for _, w := range bench.Workloads() {
 		root.AddCommand(t.workloadCommand(w, bench.Belfry))
 	}
-	root.AddCommand(t.peerCommand(), t.compareCommand(), t.tableCommand(), t.curvesCommand(), t.childCommand())
+	root.AddCommand(t.peerCommand(), t.floorCommand(), t.compareCommand(), t.tableCommand(), t.curvesCommand(), t.childCommand())
 	return root
 }
 
@@ -80,7 +81,9 @@ func (t *tool) workloadCommand(w bench.Workload, system bench.System) *cobra.Com
 		f.StringVar(&b.on, "on", string(bench.OnEmbedded), "servers to start: embedded, server (one nats-server process), or cluster (three processes, three replicas)")
 		f.StringVar(&b.config.Via, "via", via, "how each worker adds timers: publish (timers.add, many publishes without waiting), batch (timers.add, atomic batches of 500), single (timers.add, one publish at a time), api (timers.api.add, one request at a time), client (the Go client's Add, one call at a time), clientasync (its AddAsync, without waiting), clientbatch (its AddBatch, 500 a call), http (POST /v1/timers, one request at a time), or httpbatch (POST /v1/events, batches of 500)")
 	} else {
-		f.StringVar(&b.on, "on", string(bench.OnServer), "servers to start: server (one nats-server process), or cluster (three processes, three replicas)")
+		if system == bench.NATSSchedules {
+			f.StringVar(&b.on, "on", string(bench.OnServer), "servers to start: server (one nats-server process), or cluster (three processes, three replicas)")
+		}
 		f.StringVar(&b.config.Via, "via", via, "how each worker adds timers: publish (many publishes without waiting), batch (atomic batches of 500), or single (one publish at a time)")
 	}
 	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "profile of the servers: safe syncs every write, fast every two minutes")

@@ -97,9 +97,9 @@ func (e *Env) after(ctx context.Context, r *Result) error {
 	return e.deployed.heapFigure(ctx, r, "heap of the node, "+idleAfter)
 }
 
-// heapFigure adds a figure of the node's live heap, if there is a node.
+// heapFigure adds a figure of the node's live heap, if there is a node with metrics.
 func (d *deployment) heapFigure(ctx context.Context, r *Result, name string) error {
-	if d.node == nil {
+	if d.metrics == "" {
 		return nil
 	}
 	heap, err := d.liveHeap(ctx)

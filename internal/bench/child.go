@@ -19,6 +19,7 @@ import (
 type childSpec struct {
 	Node   *nodeSpec   `json:"node,omitempty"`
 	Server *serverSpec `json:"server,omitempty"`
+	Floor  *floorSpec  `json:"floor,omitempty"`
 }
 
 // nodeSpec has the settings of a node in a separate process.
@@ -44,8 +45,8 @@ func (c *Config) command(spec childSpec) *exec.Cmd {
 	return c.Child(string(text))
 }
 
-// RunChild runs the process of a spec, which the parent passed to Config.Child: a node or a
-// nats-server, until ctx or in ends. in ends when the parent process ends.
+// RunChild runs the process of a spec, which the parent passed to Config.Child: a node, a
+// nats-server or the floor, until ctx or in ends. in ends when the parent process ends.
 func RunChild(ctx context.Context, spec string, in io.Reader) error {
 	var s childSpec
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
@@ -63,8 +64,10 @@ func RunChild(ctx context.Context, spec string, in io.Reader) error {
 		return runNode(ctx, *s.Node)
 	case s.Server != nil:
 		return runServer(ctx, *s.Server)
+	case s.Floor != nil:
+		return runFloor(ctx, *s.Floor)
 	}
-	return fmt.Errorf("the spec of a child process names neither a node nor a server")
+	return fmt.Errorf("the spec of a child process names no node, server or floor")
 }
 
 // runNode runs a node like "belfry serve" without a config file: with the default settings, the

@@ -53,7 +53,7 @@ type compareRow struct {
 	name, workload string
 	// safe and fast configure the run in a profile; nil if the row is not measured there.
 	safe, fast func(*Config)
-	// belfry marks rows that a peer has no counterpart for.
+	// belfry marks rows that other systems have no counterpart for.
 	belfry  bool
 	figures []compareFigure
 }
@@ -156,15 +156,17 @@ func CompareRowNames() []string {
 
 // ComparisonResult is a comparison with its runs.
 type ComparisonResult struct {
-	Contenders []string       `json:"contenders"`
-	Tables     []CompareTable `json:"tables"`
-	Runs       []CompareRun   `json:"runs"`
-	Machine    Machine        `json:"machine"`
-	At         time.Time      `json:"at"`
-	Took       float64        `json:"took_seconds"`
-	Repeat     int            `json:"repeat"`
-	Scale      float64        `json:"scale"`
-	Size       int            `json:"size"`
+	Contenders []string `json:"contenders"`
+	// Bounds are the contenders that are only a bound, and so never the best.
+	Bounds  []string       `json:"bounds,omitempty"`
+	Tables  []CompareTable `json:"tables"`
+	Runs    []CompareRun   `json:"runs"`
+	Machine Machine        `json:"machine"`
+	At      time.Time      `json:"at"`
+	Took    float64        `json:"took_seconds"`
+	Repeat  int            `json:"repeat"`
+	Scale   float64        `json:"scale"`
+	Size    int            `json:"size"`
 	// SearchIndex reports that Belfry ran its search index.
 	SearchIndex bool `json:"search_index"`
 	// Commit is the commit of this program, "" if unknown. NATSServer is the version of the server
@@ -213,7 +215,11 @@ func (c *Comparison) Run(ctx context.Context) (*ComparisonResult, error) {
 		SearchIndex: !c.NoSearchIndex, Commit: commit(), NATSServer: server.VERSION,
 	}
 	for _, k := range c.Contenders {
-		out.Contenders = append(out.Contenders, cmp.Or(k.Name, k.System.Title()))
+		name := cmp.Or(k.Name, k.System.Title())
+		out.Contenders = append(out.Contenders, name)
+		if k.System == Floor {
+			out.Bounds = append(out.Bounds, name)
+		}
 	}
 	all := c.plan()
 	var failed error
@@ -245,6 +251,11 @@ func (r compareRow) in(profile app.Profile) func(*Config) {
 		return r.fast
 	}
 	return r.safe
+}
+
+// measures reports whether a row measures a system.
+func (r compareRow) measures(system System) bool {
+	return measures(r.workload, system) && (!r.belfry || system == "" || system == Belfry)
 }
 
 func (c *Comparison) check() error {
@@ -285,7 +296,7 @@ func (c *Comparison) plan() int {
 				continue
 			}
 			for _, k := range c.Contenders {
-				if !row.belfry || k.System != NATSSchedules {
+				if row.measures(k.System) {
 					n += c.Repeat
 				}
 			}
@@ -321,7 +332,7 @@ func (c *Comparison) turns(ctx context.Context, row compareRow, config Config, o
 		for i := range c.Contenders {
 			i = (i + turn) % len(c.Contenders)
 			k := c.Contenders[i]
-			if row.belfry && k.System == NATSSchedules || ctx.Err() != nil {
+			if !row.measures(k.System) || ctx.Err() != nil {
 				continue
 			}
 			run := CompareRun{Row: row.name, Profile: config.Profile, Contender: out.Contenders[i], Turn: turn + 1}
@@ -427,7 +438,7 @@ func (r *ComparisonResult) Markdown(w io.Writer) error {
 		p.f("| %s | %s | others, %% of a core |\n|---|%s\n", t.Profile, strings.Join(r.Contenders, " | "), strings.Repeat("---|", len(r.Contenders)+1))
 		for _, f := range t.Figures {
 			p.f("| %s |", f.Name)
-			best := f.best()
+			best := f.best(r.Bounds)
 			for i, cell := range f.Cells {
 				text := cell.text()
 				if i == best {
@@ -465,11 +476,11 @@ func measured(r *Result, name string) string {
 	return ""
 }
 
-// best returns the index of the best median, or -1 if there are not two to compare.
-func (f CompareFigures) best() int {
+// best returns the index of the best median, without those of bounds, or -1 if there are not two to compare.
+func (f CompareFigures) best(bounds []string) int {
 	best, cells := -1, 0
 	for i, c := range f.Cells {
-		if c == nil {
+		if c == nil || slices.Contains(bounds, c.Name) {
 			continue
 		}
 		cells++

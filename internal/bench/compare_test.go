@@ -47,7 +47,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("got the runs %v and %d finished rows, want %v and 2", order, rows, want)
 	}
 	figures := r.Tables[0].Figures
-	if len(figures) != 4 || figures[0].Cells[0] == nil || figures[0].Cells[1] == nil || figures[0].best() < 0 || figures[3].Cells[1] != nil || figures[3].best() >= 0 {
+	if len(figures) != 4 || figures[0].Cells[0] == nil || figures[0].Cells[1] == nil || figures[0].best(nil) < 0 || figures[3].Cells[1] != nil || figures[3].best(nil) >= 0 {
 		t.Errorf("got figures %+v, want 3 of both systems and 1 of Belfry alone", figures)
 	}
 	var md, doc bytes.Buffer
@@ -77,7 +77,7 @@ func TestCompareFails(t *testing.T) {
 		t.Errorf("got error %v, want that of the broken system", err)
 	}
 	f := r.Tables[0].Figures[0]
-	if len(r.Runs) != 2 || f.Cells[0] != nil || f.Cells[1] == nil || f.best() >= 0 {
+	if len(r.Runs) != 2 || f.Cells[0] != nil || f.Cells[1] == nil || f.best(nil) >= 0 {
 		t.Errorf("got runs %+v and figure %+v, want only that of the other system", r.Runs, f)
 	}
 	var md strings.Builder

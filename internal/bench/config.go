@@ -34,8 +34,8 @@ type Config struct {
 	LoadFast bool
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
-	// System is the system under test; default Belfry. A peer runs on servers of the run, has no
-	// callbacks, and takes adds by ViaPublish, ViaBatch and ViaSingle.
+	// System is the system under test; default Belfry. The others have no callbacks, and take adds by
+	// ViaPublish, ViaBatch and ViaSingle. NATSSchedules runs on servers of the run, Floor on OnEmbedded.
 	System System
 	// InProcess runs the node in the process of the clients, which connect to its embedded server
 	// without TCP. By default the node is a process of its own, and the clients connect over TCP, as
@@ -191,7 +191,7 @@ func (c *Config) setDefaults() error {
 	c.Shards = cmp.Or(c.Shards, schemas.DefaultShards)
 	c.Services = cmp.Or(c.Services, 1)
 	c.Profile = cmp.Or(c.Profile, app.ProfileSafe)
-	if c.peer() {
+	if c.System == NATSSchedules {
 		c.On = cmp.Or(c.On, OnServer)
 	}
 	c.On = cmp.Or(c.On, OnEmbedded)
@@ -240,19 +240,21 @@ func (c *Config) setDefaults() error {
 	return c.checkPeer()
 }
 
-// checkPeer checks what only a peer does not allow.
+// checkPeer checks what a system other than Belfry does not allow.
 func (c *Config) checkPeer() error {
 	switch {
-	case c.System != "" && c.System != Belfry && c.System != NATSSchedules:
-		return bad("system %.40q does not exist; it is %s or %s", string(c.System), Belfry, NATSSchedules)
+	case c.peer() && c.System != NATSSchedules && c.System != Floor:
+		return bad("system %.40q does not exist; it is %s, %s or %s", string(c.System), Belfry, NATSSchedules, Floor)
 	case !c.peer():
 		return nil
-	case c.On == OnEmbedded:
+	case c.System == Floor && c.On != OnEmbedded:
+		return bad("the floor has an embedded server: leave out on")
+	case c.System == NATSSchedules && c.On == OnEmbedded:
 		return bad("%s run on a server of their own: on is %s or %s", c.System, OnServer, OnCluster)
 	case c.Profile != app.ProfileSafe && c.Profile != app.ProfileFast:
 		return bad("profile %.40q does not exist; it is %s or %s", string(c.Profile), app.ProfileSafe, app.ProfileFast)
 	case c.Via != ViaPublish && c.Via != ViaBatch && c.Via != ViaSingle:
-		return bad("via %s is for Belfry; %s take %s, %s and %s", c.Via, c.System, ViaPublish, ViaBatch, ViaSingle)
+		return bad("via %s is for Belfry; %s takes %s, %s and %s", c.Via, c.System, ViaPublish, ViaBatch, ViaSingle)
 	case c.NATSURL != "" || c.InProcess || c.Callback != "" || c.Retention != 0 || c.Raw != 0 || c.Keys != 0 || c.Every != 0 || c.Daily != 0 || c.Instant != 0:
 		return bad("nats-url, in-process, callback, retention, raw, keys, every, daily and instant are for Belfry: leave them out")
 	}

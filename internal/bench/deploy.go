@@ -26,8 +26,8 @@ type deployment struct {
 	system bool
 }
 
-// whole reports whether the processes are the whole system under test: a node with its servers, or
-// the servers of a peer.
+// whole reports whether the processes are the whole system under test: a node with its servers, the
+// servers of a peer, or the floor.
 func (d *deployment) whole() bool { return d != nil && d.system }
 
 // deploy prepares the servers of Config.On, and with whole the whole system under test, without
@@ -69,6 +69,9 @@ func (e *Env) deploy(whole bool) (*deployment, error) {
 		d.servers = append(d.servers, p)
 		e.onClose(p.kill)
 	}
+	if whole && e.System == Floor {
+		return d, e.deployFloor(d, natsAddr)
+	}
 	if !withNode {
 		return d, nil
 	}
@@ -90,6 +93,22 @@ func (e *Env) deploy(whole bool) (*deployment, error) {
 	}
 	e.onClose(d.node.kill)
 	return d, nil
+}
+
+// deployFloor prepares the process of the floor, which has its server.
+func (e *Env) deployFloor(d *deployment, addr string) error {
+	dir, err := e.TempDir()
+	if err != nil {
+		return err
+	}
+	d.dirs = append(d.dirs, dir)
+	d.node = &process{what: "the floor", ready: hasStream(d.url, floorAddStream)}
+	d.node.command = func() *exec.Cmd {
+		safe := d.profile == app.ProfileSafe
+		return e.command(childSpec{Floor: &floorSpec{Server: serverSpec{Name: "floor", Data: dir, Listen: addr, SyncAlways: safe}, Batches: safe}})
+	}
+	e.onClose(d.node.kill)
+	return nil
 }
 
 func (d *deployment) all() []*process {

@@ -27,6 +27,14 @@ type serverSpec struct {
 // runServer runs a nats-server with JetStream until ctx ends, with the settings of a node's
 // embedded server. Like the program nats-server it uses Go's default for garbage collections.
 func runServer(ctx context.Context, spec serverSpec) error {
+	return withServer(spec, func(*server.Server) error {
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// withServer calls f with the server of a spec, and then shuts it down.
+func withServer(spec serverSpec, f func(*server.Server) error) error {
 	host, port, err := hostPort(spec.Listen)
 	if err != nil {
 		return err
@@ -52,7 +60,7 @@ func runServer(ctx context.Context, spec serverSpec) error {
 	if !srv.ReadyForConnections(startBound) {
 		err = fmt.Errorf("nats-server was not ready after %s", startBound)
 	} else {
-		<-ctx.Done()
+		err = f(srv)
 	}
 	srv.Shutdown()
 	srv.WaitForShutdown()

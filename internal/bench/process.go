@@ -176,6 +176,25 @@ func serves(url string, replicas int) func(context.Context) bool {
 	}
 }
 
+// hasStream reports whether the server at url has a stream.
+func hasStream(url, name string) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		nc, err := nats.Connect(url, nats.NoReconnect(), nats.Timeout(time.Second))
+		if err != nil {
+			return false // not yet
+		}
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_, err = js.Stream(ctx, name)
+		return err == nil
+	}
+}
+
 // diskBytes returns the size of all files in the folders.
 func diskBytes(dirs ...string) (int64, error) {
 	var n int64

@@ -19,12 +19,18 @@ const (
 	// NATSSchedules is a nats-server without a node, whose message schedules fire the timers. It
 	// is the server library of this program, so both systems run on the same version.
 	NATSSchedules System = "nats-schedules"
+	// Floor is a process that does only the JetStream operations of Belfry's data model, as a lower
+	// bound of the cost; see floor.go.
+	Floor System = "floor"
 )
 
 // Title returns the name of a system in tables.
 func (s System) Title() string {
-	if s == NATSSchedules {
+	switch s {
+	case NATSSchedules:
 		return "NATS schedules"
+	case Floor:
+		return "Floor"
 	}
 	return "Belfry"
 }
@@ -70,14 +76,17 @@ type ledger interface {
 
 // sut returns the system under test of the run.
 func (e *Env) sut() system {
-	if e.System == NATSSchedules {
+	switch e.System {
+	case NATSSchedules:
 		return schedulesPeer{e}
+	case Floor:
+		return floorSystem{e}
 	}
 	return belfryNode{e}
 }
 
 // peer reports whether the run measures another system than Belfry.
-func (c *Config) peer() bool { return c.System == NATSSchedules }
+func (c *Config) peer() bool { return c.System != "" && c.System != Belfry }
 
 // belfryNode is Belfry as the system under test.
 type belfryNode struct{ *Env }

@@ -43,9 +43,20 @@ func Find(name string) (Workload, error) {
 	return nil, schemas.Errorf(schemas.CodeConfig, "workload %.40q does not exist; there are:%s", name, known)
 }
 
-// PeerWorkloads returns the workloads that also measure a peer.
-func PeerWorkloads() []Workload {
-	return []Workload{addWorkload{}, singlesWorkload{}, steadyWorkload{}, burstWorkload{}, pendingWorkload{}, cancelWorkload{}}
+// WorkloadsOf returns the workloads that measure a system.
+func WorkloadsOf(system System) []Workload {
+	switch system {
+	case NATSSchedules:
+		return []Workload{addWorkload{}, singlesWorkload{}, steadyWorkload{}, burstWorkload{}, pendingWorkload{}, cancelWorkload{}}
+	case Floor:
+		return []Workload{addWorkload{}, singlesWorkload{}, steadyWorkload{}, burstWorkload{}, cancelWorkload{}}
+	}
+	return Workloads()
+}
+
+// measures reports whether a workload measures a system.
+func measures(workload string, system System) bool {
+	return slices.ContainsFunc(WorkloadsOf(system), func(w Workload) bool { return w.Name() == workload })
 }
 
 // Run measures repeat times, each time on a new Env, and returns all results. It stops at the
@@ -55,8 +66,8 @@ func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, erro
 	if err := c.setDefaults(); err != nil {
 		return nil, err
 	}
-	if c.peer() && !slices.ContainsFunc(PeerWorkloads(), func(p Workload) bool { return p.Name() == w.Name() }) {
-		return nil, bad("workload %s is for Belfry", w.Name())
+	if !measures(w.Name(), c.System) {
+		return nil, bad("workload %s does not measure %s", w.Name(), c.System)
 	}
 	if repeat < 1 {
 		return nil, bad("repeat is %d; it must be 1 or more", repeat)
