@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,8 +28,6 @@ type Adds struct {
 	// moved is Config.Moved.
 	moved func(time.Time) time.Time
 
-	// removing is held to remove single adds, and locked while removeAdds decides and purges: see work-around 22.
-	removing sync.RWMutex
 	// state is the stream's state as it was last read. Every add stored before oldestMs, by the leader's clock, is removed.
 	state    addsState
 	oldestMs atomic.Int64
@@ -144,8 +141,6 @@ func (a *Adds) stateAfter(ctx context.Context, t time.Time) (jet.StreamInfo, err
 // RemoveAdd removes one add from TIMERS_ADD, or returns nil if it is gone. Errors:
 // schemas.ErrUnavailable.
 func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
-	a.removing.RLock()
-	defer a.removing.RUnlock()
 	if err := a.jet.DeleteMsg(ctx, "remove an add", schemas.StreamAdd, seq); !errors.Is(err, schemas.ErrNotFound) {
 		return err
 	}
@@ -153,14 +148,12 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 }
 
 // removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
-// the rising sequences of finished adds. So it never removes an add that is not in seqs,
-// whatever other routers do. It purges nothing for fewer than minPurge adds, because a purge
-// costs the server as much for one add as for many, and it never purges all messages of the
-// stream. It returns the last sequence of seqs that is removed, by this or an earlier call;
-// 0 if none is. Errors: schemas.ErrUnavailable.
-func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
-	a.removing.Lock()
-	defer a.removing.Unlock()
+// the rising sequences of finished adds on the door's subject. So it never removes an add
+// that is not in seqs, whatever other routers do. It purges nothing for fewer than minPurge
+// adds, because a purge costs the server as much for one add as for many. It returns the last
+// sequence of seqs that is removed, by this or an earlier call; 0 if none is. Errors:
+// schemas.ErrUnavailable.
+func (a *Adds) removeAdds(ctx context.Context, from door, seqs []uint64) (through uint64, err error) {
 	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
 		return 0, err
@@ -170,10 +163,6 @@ func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, e
 	for n < len(seqs) && seqs[n]-info.State.FirstSeq == uint64(n-i) {
 		n++
 	}
-	if n > i && uint64(n-i) >= info.State.Msgs {
-		// Work-around 22: the purge shall not remove the last message of the stream.
-		n--
-	}
 	switch {
 	case n-i >= minPurge:
 	case i > 0:
@@ -182,7 +171,8 @@ func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, e
 		return 0, nil
 	}
 	through = seqs[n-1]
-	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, "", through+1); err != nil {
+	// With a filter, because the server counts wrong after some purges without one (work-around 22).
+	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, from.filter, through+1); err != nil {
 		return 0, err
 	}
 	return through, nil

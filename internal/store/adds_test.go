@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -111,15 +114,15 @@ func testRemoveAdds(t *testing.T, s *store.Store) {
 	if meta.Sequence.Stream != n+1 {
 		t.Errorf("%d is delivered next, not %d", meta.Sequence.Stream, n+1)
 	}
-	remove(2*n-1, upTo(n, 2*n)...) // the last one stays, see work-around 22
-	holds(2*n, 1)
+	remove(2*n, upTo(n, 2*n)...)
+	holds(2*n+1, 0)
 	if got := deliver(2*n+1, 2*n+50); len(got) != 50 {
-		t.Errorf("%d delivered after all but the last were removed", len(got))
+		t.Errorf("%d delivered after all were removed", len(got))
 	}
 }
 
-// TestRemoveNewestAdd: no add is lost if the newest one is removed, as a cancel does, and then those before it are purged
-// together, which would leave the stream empty (work-around 22).
+// TestRemoveNewestAdd: no add is lost if the newest adds are removed one by one, as cancels do, and the adds before them are
+// purged together, so that the stream is empty (work-around 22).
 func TestRemoveNewestAdd(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -136,26 +139,30 @@ func TestRemoveNewestAdd(t *testing.T) {
 		}
 		return info.State
 	}
-	for range 3 {
+	for _, newest := range []uint64{1, 2, 40, 150} {
 		for _, adds := range []uint64{1, 200} {
 			held := r.take(int(adds))
 			last += adds
 			for _, a := range held {
 				a.Done()
 			}
-			if err := s.RemoveAdd(t.Context(), last); err != nil {
-				t.Fatal(err)
+			for n := range min(newest, adds) {
+				if err := s.RemoveAdd(t.Context(), last-n); err != nil {
+					t.Fatal(err)
+				}
 			}
 			waittest.Until(t, "finished adds leave the stream", func() bool { return state().Msgs == 0 })
 		}
-		// The same with an add after the removed one.
+		// The same with an add after the removed ones.
 		open := r.take(200)
 		last += 200
 		for _, a := range open[:199] {
 			a.Done()
 		}
-		if err := s.RemoveAdd(t.Context(), last-1); err != nil {
-			t.Fatal(err)
+		for n := range newest {
+			if err := s.RemoveAdd(t.Context(), last-1-n); err != nil {
+				t.Fatal(err)
+			}
 		}
 		waittest.Until(t, "all but the last add leave the stream", func() bool { return state().FirstSeq == last })
 		open[199].Done()
@@ -172,5 +179,97 @@ func TestRemoveNewestAdd(t *testing.T) {
 			}
 		}
 		waittest.Until(t, "these leave the stream", func() bool { return state().Msgs == 0 })
+	}
+}
+
+// TestRemoveAddsInAnyOrder: whatever adds are removed together and one by one, the stream has the others, and the server
+// counts them right.
+func TestRemoveAddsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 1))
+	s := open(t, natstest.Run(t).InProcess())
+	cons := addConsumer(t, s)
+	var held []uint64 // the adds that are in the stream
+	last := uint64(0)
+	for step := range testsize.Choose(t, "steps", 150, 500, 2000) {
+		what := ""
+		switch k := rng.IntN(4); {
+		case k == 0 || len(held) == 0:
+			n := 1 + rng.IntN(120)
+			size := 1 + rng.IntN(300)
+			if rng.IntN(4) == 0 {
+				size *= 100 // the stream begins further files
+			}
+			publishAdds(t, s, n, size)
+			for range n {
+				last++
+				held = append(held, last)
+			}
+			what = fmt.Sprintf("%d adds", n)
+		case k == 1: // the newest, or any
+			i := len(held) - 1
+			if rng.IntN(3) == 0 {
+				i = rng.IntN(len(held))
+			}
+			what = fmt.Sprintf("add %d is removed", held[i])
+			if err := s.RemoveAdd(t.Context(), held[i]); err != nil {
+				t.Fatal(err)
+			}
+			held = slices.Delete(held, i, i+1)
+		default: // a run from the first add on, with what is removed already
+			first, n := held[0], 1+rng.IntN(len(held))
+			if rng.IntN(3) > 0 {
+				n = len(held)
+			}
+			to := held[n-1]
+			if n == len(held) && rng.IntN(2) == 0 {
+				to = last
+			}
+			var seqs []uint64
+			for seq := first; seq <= to; seq++ {
+				seqs = append(seqs, seq)
+			}
+			through, err := s.RemoveAdds(t.Context(), seqs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			what = fmt.Sprintf("adds %d to %d are purged, through %d", first, to, through)
+			if through != 0 && through != to || through == 0 && len(seqs) >= store.MinPurge {
+				t.Fatalf("seed %d, step %d: %s", seed, step, what)
+			}
+			held = slices.DeleteFunc(held, func(seq uint64) bool { return seq <= through })
+		}
+		stream, err := s.JetStream().Stream(t.Context(), schemas.StreamAdd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := last + 1
+		if len(held) > 0 {
+			first = held[0]
+		}
+		if got := stream.CachedInfo().State; got.Msgs != uint64(len(held)) || got.FirstSeq != first || got.LastSeq != last {
+			t.Fatalf("seed %d, step %d, %s: the stream has %d adds from %d to %d, want %d from %d to %d", seed, step, what, got.Msgs, got.FirstSeq, got.LastSeq, len(held), first, last)
+		}
+	}
+	for len(held) > 0 {
+		b, err := cons.Fetch(min(len(held), 500), jetstream.FetchMaxWait(waittest.Bound))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		for m := range b.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if meta.Sequence.Stream != held[0] {
+				t.Fatalf("seed %d: add %d is delivered, want %d", seed, meta.Sequence.Stream, held[0])
+			}
+			held, got = held[1:], got+1
+		}
+		if got == 0 {
+			t.Fatalf("seed %d: %d adds from %d on are not delivered: %v", seed, len(held), held[0], b.Error())
+		}
 	}
 }

@@ -48,13 +48,13 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 	}
 	a.arrivals.compare(info.Created, info.State.LastSeq, newest)
 	through, asked := info.State.LastSeq, time.Now()
-	// Since quiet all adds that this process has read are settled, and it has read no more.
-	quiet, groups := asked, uint64(0)
+	// Since quiet all of these adds that this process has read are settled, and it has read no more of them.
+	quiet, delivered := asked, uint64(0)
 	for look := awaitLook; ; look = min(2*look, awaitLookMax) {
-		at, read := a.arrivals.progress(info.State.FirstSeq, through)
+		at, n := a.arrivals.progress(info.State.FirstSeq, through)
 		now := time.Now()
-		if at == addsOpen || read != groups {
-			quiet, groups = now, read
+		if at == addsOpen || n != delivered {
+			quiet, delivered = now, n
 		}
 		switch {
 		case at == allSettled, info.State.Msgs == 0, info.State.FirstSeq > through:
@@ -71,7 +71,7 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 			continue
 		}
 		asked = time.Now()
-		if next, err := a.stateAfter(within, asked); err == nil {
+		if next, err := a.stateAfter(within, asked.Add(-awaitAsk)); err == nil { // later than the state before
 			info = next
 		}
 	}
@@ -86,8 +86,6 @@ type arrivals struct {
 	// ones are removed.
 	groups  [][]arrival
 	sweepAt int
-	// read is the number of groups that were delivered.
-	read uint64
 	// gaveUp is the greatest sequence for which a call has waited in vain.
 	gaveUp uint64
 	// created is the time at which the stream was made.
@@ -134,7 +132,6 @@ func (r *arrivals) deliver(group []*Add) {
 		a.arrival = &arrived[i]
 		r.extend(a.Seq)
 	}
-	r.read++
 	r.groups = append(r.groups, arrived)
 	if len(r.groups) >= max(r.sweepAt, leastSweep) {
 		r.groups = slices.DeleteFunc(r.groups, isSettled)
@@ -213,27 +210,32 @@ func (r *arrivals) giveUp(through uint64) {
 	r.gaveUp = max(r.gaveUp, through)
 }
 
-// progress returns how far the adds from first, the stream's first one, to through are, and the number of groups that were
-// delivered.
-func (r *arrivals) progress(first, through uint64) (at addsProgress, read uint64) {
+// progress returns how far the adds from first, the stream's first one, to through are, and the number of adds up to through
+// that are in delivered.
+func (r *arrivals) progress(first, through uint64) (at addsProgress, delivered uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, s := range r.delivered {
+		if s.first <= through {
+			delivered += min(s.last, through) - s.first + 1
+		}
+	}
 	for len(r.groups) > 0 && isSettled(r.groups[0]) {
 		r.groups[0] = nil
 		r.groups = r.groups[1:]
 	}
 	for _, group := range r.groups {
 		if isOpen(group, through) {
-			return addsOpen, r.read
+			return addsOpen, delivered
 		}
 	}
 	for _, s := range r.delivered {
 		if s.first <= first && s.last >= through {
-			return allSettled, r.read
+			return allSettled, delivered
 		}
 	}
 	if n := len(r.delivered); through <= r.gaveUp || n > 0 && r.delivered[n-1].last >= through {
-		return addsMissing, r.read
+		return addsMissing, delivered
 	}
-	return addsComing, r.read
+	return addsComing, delivered
 }

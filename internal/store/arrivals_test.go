@@ -7,6 +7,21 @@ import (
 	"time"
 )
 
+// TestArrivalsThrough: the number of delivered adds that progress returns is that of the adds up to a sequence. So later adds
+// do not look like progress.
+func TestArrivalsThrough(t *testing.T) {
+	t.Parallel()
+	var r arrivals
+	for _, step := range []struct {
+		deliver, want uint64 // what is delivered, and how many up to 6 are then
+	}{{3, 1}, {9, 1}, {4, 2}, {10, 2}, {6, 3}, {7, 3}, {5, 4}, {4, 4}} {
+		r.deliver([]*Add{{Seq: step.deliver}})
+		if _, got := r.progress(1, 6); got != step.want {
+			t.Errorf("after %d: %d of the adds up to 6 were delivered, want %d", step.deliver, got, step.want)
+		}
+	}
+}
+
 // TestArrivals: adds count as settled only if all from the stream's first one on were delivered here.
 func TestArrivals(t *testing.T) {
 	t.Parallel()

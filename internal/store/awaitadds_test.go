@@ -158,9 +158,22 @@ func TestAwaitAddsOfOthers(t *testing.T) {
 		last++
 		return false
 	})
-	if !s.AwaitAdds(bounded, time.Hour) {
-		t.Error("another router holds earlier adds: AwaitAdds returned false")
+	// More adds come meanwhile, which do not prolong the wait.
+	ctx, stop := context.WithCancel(t.Context())
+	var more sync.WaitGroup
+	more.Go(func() {
+		for pause.For(ctx, 3*time.Millisecond) {
+			if _, err := s.JetStream().Publish(t.Context(), schemas.SubjectAdd, []byte("more")); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	if !s.AwaitAdds(bounded, time.Hour) || bounded.Err() != nil {
+		t.Error("another router holds earlier adds: AwaitAdds returned false, or too late")
 	}
+	stop()
+	more.Wait()
 	for _, a := range held {
 		a.Done()
 	}

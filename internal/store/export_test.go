@@ -43,9 +43,12 @@ func (a *Adds) ReadAddsExpiring(ctx context.Context, d time.Duration) (*AddReade
 // Left returns how many adds are requested and not delivered yet.
 func (r *AddReader) Left() int { return r.r.Requested() }
 
-// RemoveAdds is removeAdds.
+// MinPurge is minPurge.
+const MinPurge = minPurge
+
+// RemoveAdds is removeAdds for adds on timers.add.
 func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
-	return a.removeAdds(ctx, seqs)
+	return a.removeAdds(ctx, defaultDoor, seqs)
 }
 
 // Ack acknowledges an add of a reader without an Inbox.

@@ -42,7 +42,7 @@ func (a *Adds) openInbox(ctx context.Context, from door) (*Inbox, error) {
 		return nil, err
 	}
 	in := &Inbox{adds: a, from: from, reader: r}
-	in.acker = newBulkAcker(in.ackOne, a.removeAdds)
+	in.acker = newBulkAcker(in.ackOne, func(ctx context.Context, seqs []uint64) (uint64, error) { return a.removeAdds(ctx, from, seqs) })
 	a.readers.Add(1)
 	return in, nil
 }

@@ -34,6 +34,7 @@ type plan struct {
 	callback   string // "", an URL, or nats:…
 	data       string
 	cancel     time.Duration // lead before the due time, negative for after it; 0 for no cancel
+	soon       time.Duration // time from the first attempt to add to a cancel; 0 for none
 	move       time.Duration // lead of a reschedule before the due time; 0 for no reschedule
 	movedMs    int64         // the new due time, Unix milliseconds
 	binary     bool
@@ -95,6 +96,11 @@ func makePlans(rng *rand.Rand, w work) []plan {
 		// Cancel every tenth timer, around its due time.
 		if rng.IntN(10) == 0 {
 			p.cancel = time.Duration(rng.Int64N(int64(800*time.Millisecond))) - 200*time.Millisecond
+		}
+		// Cancel another tenth soon after the add, when the add may wait for a router, or has just been stored and is
+		// not removed from TIMERS_ADD yet.
+		if rng.IntN(10) == 0 {
+			p.soon = time.Duration(rng.Int64N(int64(300*time.Millisecond))) + time.Millisecond
 		}
 		// Reschedule another tenth, to an earlier or a later time.
 		if w.moves && rng.IntN(10) == 0 {
@@ -259,6 +265,14 @@ func (c *client) run(ctx context.Context, plans []plan) {
 			wg.Go(func() {
 				<-p.begun
 				if pause.For(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.cancel))) {
+					c.cancel(ctx, p)
+				}
+			})
+		}
+		if p.soon != 0 {
+			wg.Go(func() {
+				<-p.begun
+				if pause.For(ctx, p.soon) {
 					c.cancel(ctx, p)
 				}
 			})
