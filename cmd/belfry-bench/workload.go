@@ -44,8 +44,8 @@ connect over TCP. --in-process runs server, node and clients in one process inst
 makes the figures better than those of a deployment; the results say so.
 
 "belfry-bench peer" measures NATS's own message schedules by the same workloads,
-"belfry-bench floor" a bound of what Belfry can reach, and "belfry-bench compare" measures
-them in turns.
+"belfry-bench floor" measures only the JetStream operations of the data model, and
+"belfry-bench compare" measures several systems in turns.
 
 Every run accounts for its timers. It fails if a timer is lost, fires twice or early.`,
 		SilenceErrors: true, SilenceUsage: true,
@@ -170,7 +170,7 @@ const childName = "child"
 // childCommand is the hidden command of the processes that a run starts.
 func (t *tool) childCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: childName + " SPEC", Short: "A node or a nats-server that the other commands started", Hidden: true, Args: cmdline.Exactly(1),
+		Use: childName + " SPEC", Short: "A node, a nats-server or the floor, started by another command", Hidden: true, Args: cmdline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return bench.RunChild(cmd.Context(), args[0], os.Stdin)
 		},

@@ -157,7 +157,7 @@ func CompareRowNames() []string {
 // ComparisonResult is a comparison with its runs.
 type ComparisonResult struct {
 	Contenders []string `json:"contenders"`
-	// Bounds are the contenders that are only a bound, and so never the best.
+	// Bounds names the contenders that are never marked as the best: the floor.
 	Bounds  []string       `json:"bounds,omitempty"`
 	Tables  []CompareTable `json:"tables"`
 	Runs    []CompareRun   `json:"runs"`
@@ -476,7 +476,7 @@ func measured(r *Result, name string) string {
 	return ""
 }
 
-// best returns the index of the best median, without those of bounds, or -1 if there are not two to compare.
+// best returns the index of the best median, ignoring bounds; -1 if fewer than two remain.
 func (f CompareFigures) best(bounds []string) int {
 	best, cells := -1, 0
 	for i, c := range f.Cells {

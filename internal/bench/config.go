@@ -34,8 +34,8 @@ type Config struct {
 	LoadFast bool
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
-	// System is the system under test; default Belfry. The others have no callbacks, and take adds by
-	// ViaPublish, ViaBatch and ViaSingle. NATSSchedules runs on servers of the run, Floor on OnEmbedded.
+	// System is the system under test; default Belfry. Other systems have no callbacks and accept adds
+	// by ViaPublish, ViaBatch and ViaSingle. NATSSchedules needs OnServer or OnCluster, Floor OnEmbedded.
 	System System
 	// InProcess runs the node in the process of the clients, which connect to its embedded server
 	// without TCP. By default the node is a process of its own, and the clients connect over TCP, as
@@ -248,7 +248,7 @@ func (c *Config) checkPeer() error {
 	case !c.peer():
 		return nil
 	case c.System == Floor && c.On != OnEmbedded:
-		return bad("the floor has an embedded server: leave out on")
+		return bad("the floor always has an embedded server: leave out on")
 	case c.System == NATSSchedules && c.On == OnEmbedded:
 		return bad("%s run on a server of their own: on is %s or %s", c.System, OnServer, OnCluster)
 	case c.Profile != app.ProfileSafe && c.Profile != app.ProfileFast:

@@ -61,7 +61,7 @@ func (e *Env) deploy(whole bool) (*deployment, error) {
 		if count > 1 {
 			spec.Cluster, spec.Routes = routes[n], routes
 		}
-		p := &process{what: "nats-server " + spec.Name, ready: serves("nats://"+spec.Listen, d.replicas)}
+		p := &process{lost: e.lost, what: "nats-server " + spec.Name, ready: serves("nats://"+spec.Listen, d.replicas)}
 		p.command = func() *exec.Cmd {
 			spec.SyncAlways = d.profile == app.ProfileSafe
 			return e.command(childSpec{Server: &spec})
@@ -86,7 +86,7 @@ func (e *Env) deploy(whole bool) (*deployment, error) {
 		spec.NATSListen = natsAddr
 	}
 	d.http, d.metrics = httpAddr, "http://"+httpAddr+"/metrics"
-	d.node = &process{what: "the node", endsBySignal: true, ready: answers("http://" + httpAddr + "/readyz")}
+	d.node = &process{lost: e.lost, what: "the node", endsBySignal: true, ready: answers("http://" + httpAddr + "/readyz")}
 	d.node.command = func() *exec.Cmd {
 		spec.Profile = d.profile
 		return e.command(childSpec{Node: &spec})
@@ -95,14 +95,14 @@ func (e *Env) deploy(whole bool) (*deployment, error) {
 	return d, nil
 }
 
-// deployFloor prepares the process of the floor, which has its server.
+// deployFloor prepares the process of the floor, with its embedded server.
 func (e *Env) deployFloor(d *deployment, addr string) error {
 	dir, err := e.TempDir()
 	if err != nil {
 		return err
 	}
 	d.dirs = append(d.dirs, dir)
-	d.node = &process{what: "the floor", ready: hasStream(d.url, floorAddStream)}
+	d.node = &process{lost: e.lost, what: "the floor", ready: hasStream(d.url, floorAddStream)}
 	d.node.command = func() *exec.Cmd {
 		safe := d.profile == app.ProfileSafe
 		return e.command(childSpec{Floor: &floorSpec{Server: serverSpec{Name: "floor", Data: dir, Listen: addr, SyncAlways: safe}, Batches: safe}})

@@ -17,8 +17,8 @@
 // A workload reaches the system under test only through the interface system (system.go): add,
 // cancel, the stream of fired events, an account of the others. It is the same code for Belfry and
 // for the peer (peer.go), with the same events, connections and windows. Both run on the server
-// library of this program, with the same sync settings. The floor (floor.go) is a third system: a
-// bound of what any program with Belfry's data model can reach.
+// library of this program, with the same sync settings. The floor (floor.go) is a third system: only
+// the JetStream operations of Belfry's data model.
 //
 //	workload  what is timed                                  how it can mislead
 //	add       from the first publish to the last             acknowledged is not able to fire: Belfry's

@@ -28,6 +28,7 @@ type Env struct {
 	url      string // URL of the deployed servers, if the node is one of the processes
 	conns    []*nats.Conn
 	clean    []func() error
+	lost     context.CancelCauseFunc // ends the run with the reason if a process ends; may be nil
 	js       jetstream.JetStream
 	shard    int // number of shards of the store
 	// flowKey is that of the adders that the run makes.
@@ -241,7 +242,11 @@ func (e *Env) waitStored(ctx context.Context, most uint64, tick time.Duration, p
 		case left < least:
 			least, fell = left, now
 		case now.Sub(fell) > storePatience:
-			return now, fmt.Errorf("%d adds remain in %s, and none was stored for %s: does a node with the role router run, and are the shards full (see GET /v1/status)?", left, schemas.StreamAdd, storePatience)
+			err := fmt.Errorf("%d adds are not stored as timers, and none was stored for %s", left, storePatience)
+			if !e.peer() {
+				err = fmt.Errorf("%w: does a node with the role router run, and are the shards full (see GET /v1/status)?", err)
+			}
+			return now, err
 		}
 		p.show("%d adds wait for the router", left)
 		if !pause.For(ctx, tick) {

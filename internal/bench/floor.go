@@ -16,30 +16,33 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file measures the floor: a process that does nothing with a timer but the JetStream operations that the data
-// model of Belfry prescribes. floornode.go is that process. On the same machine, no program with this data model, this
-// server and this client can be faster, so the floor tells how much of a figure is left to improve:
+// This file measures the floor: a process that does only the JetStream operations that Belfry's data model requires
+// (floornode.go). Its figures estimate the best that any program with this data model, server and client could reach on
+// the same machine:
 //
-//	add     the event is stored in a stream, delivered to the process, and created as a message of a key in one of four
-//	        streams, by compare-and-set; then it is purged from the first stream, together with others
-//	fire    the message of the key is replaced (claimed), the event is published to a stream, and the message is
-//	        replaced again (concluded)
-//	cancel  a request; the message of the key is replaced; a reply
+//	add     The server stores the event in a stream and delivers it to the process. The process creates the message of
+//	        the timer's key in one of four streams, by compare-and-set. Later a purge removes the event from the first
+//	        stream.
+//	fire    Replace the key's message (claimed), publish the event to a stream, replace the key's message (concluded).
+//	cancel  Receive a request, replace the key's message, reply.
 //
-// What it leaves out, and Belfry has: the check of the event, the record, the index of the ticks, the reading of what
-// was written, the search index, leases, metrics, repetitions. Pending timers are in memory only, so a restart loses
-// them. A write that fails ends the process and the run.
+// Where the order of operations or a pause decides a figure, the floor does what Belfry does: it reads adds in groups,
+// purges many at once, claims few timers first, and concludes when no claim waits.
+//
+// It has no validation, records, index entries, journals, removal of old revisions, message ids, search index, leases,
+// metrics or retries. It keeps pending timers only in memory, so a restart loses them. A failed write ends the process and
+// the run.
 const (
 	floorAddStream, floorAddSubject = "BENCH_FLOOR_ADD", "bench.floor.add"
 	floorFiredStream                = "BENCH_FLOOR_FIRED"
-	// floorFired is the prefix of the subjects of fired events; the service follows.
+	// floorFired is the subject prefix of fired events. The last token is the service.
 	floorFired = "bench.floor.fired."
-	// floorCancel is the subject of requests to cancel. The request is the id of the timer.
+	// floorCancel is the subject of cancel requests. The data of a request is the id of the timer.
 	floorCancel = "bench.floor.cancel"
 	floorShards = schemas.DefaultShards
 )
 
-// The data of the message of a key, after that of the add.
+// Data of a key's message after the timer has left the state pending. A pending timer has the event itself.
 const (
 	floorClaimed   = `{"state":"claimed"}`
 	floorConcluded = `{"state":"success"}`
@@ -48,7 +51,7 @@ const (
 
 func floorStream(shard int) string { return "BENCH_FLOOR_" + strconv.Itoa(shard) }
 
-// floorKeys is the prefix of the keys of a shard; the id of the run and the number of the timer follow.
+// floorKeys returns the subject prefix of a shard's keys. Two tokens follow: the id of the run and the number of the timer.
 func floorKeys(shard int) string { return "bench.floor.key." + strconv.Itoa(shard) + "." }
 
 // floorShard returns the shard of a timer.
@@ -60,15 +63,15 @@ func floorShard(id string) int {
 	return int(h % floorShards)
 }
 
-// floorKey returns the key of a timer.
-func floorKey(id string) string {
-	return floorKeys(floorShard(id)) + strings.Replace(id, "-", ".", 1)
+// floorKey returns the subject of a timer's key.
+func floorKey(shard int, id string) string {
+	return floorKeys(shard) + strings.Replace(id, "-", ".", 1)
 }
 
 // floorSystem is the floor as the system under test.
 type floorSystem struct{ *Env }
 
-// attach does nothing: the process has made the streams when it is ready.
+// attach does nothing: the process creates its streams before it counts as ready.
 func (f floorSystem) attach(context.Context) error { return nil }
 
 func (f floorSystem) add(a *Adder, n int, dueMs int64) *nats.Msg {
@@ -133,11 +136,12 @@ func (f floorSystem) count(ctx context.Context, filter string) (int, error) {
 
 func (f floorSystem) explain(ctx context.Context, a *Adder, n int) (string, error) {
 	id := a.ID(n)
-	s, err := f.js.Stream(ctx, floorStream(floorShard(id)))
+	shard := floorShard(id)
+	s, err := f.js.Stream(ctx, floorStream(shard))
 	if err != nil {
 		return "", err
 	}
-	m, err := s.GetLastMsgForSubject(ctx, floorKey(id))
+	m, err := s.GetLastMsgForSubject(ctx, floorKey(shard, id))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return "never stored", nil
@@ -149,7 +153,33 @@ func (f floorSystem) explain(ctx context.Context, a *Adder, n int) (string, erro
 	return "pending still", nil
 }
 
-// floorLedger accounts for timers by the messages of their keys.
+// concluded waits until no timer is claimed and not concluded. It fails if their number does not fall for storePatience.
+func (f floorSystem) concluded(ctx context.Context) error {
+	least, fell := -1, time.Now()
+	for {
+		claimed := 0
+		for shard := range floorShards {
+			n, err := f.countData(ctx, shard, floorKeys(shard)+">", func(data []byte) bool { return string(data) == floorClaimed })
+			if err != nil {
+				return err
+			}
+			claimed += n
+		}
+		switch {
+		case claimed == 0:
+			return nil
+		case least < 0 || claimed < least:
+			least, fell = claimed, time.Now()
+		case time.Since(fell) > storePatience:
+			return fmt.Errorf("%w: %d timers were claimed and not concluded", ErrUnsound, claimed)
+		}
+		if !waitUntil(ctx, time.Now().Add(againPause)) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// floorLedger counts a run's timers by their keys' messages. It reads all of them at the end.
 type floorLedger struct {
 	floor floorSystem
 	adder *Adder
@@ -167,8 +197,15 @@ func (l *floorLedger) account(ctx context.Context, _ *progress, v *Verified) err
 		return err
 	}
 	*v = stored(l.count, found)
+	is, known := map[schemas.State]func([]byte) bool{
+		schemas.StateCancelled: func(data []byte) bool { return string(data) == floorCancelled },
+		schemas.StatePending:   func(data []byte) bool { return !bytes.HasPrefix(data, []byte(`{"state":`)) },
+	}[l.want]
+	if !known {
+		return fmt.Errorf("the floor does not account for timers in state %s", l.want)
+	}
 	for shard := range floorShards {
-		others, err := l.others(ctx, shard, run)
+		others, err := l.floor.countData(ctx, shard, floorKeys(shard)+run+".*", func(data []byte) bool { return !is(data) })
 		if err != nil {
 			return err
 		}
@@ -180,10 +217,10 @@ func (l *floorLedger) account(ctx context.Context, _ *progress, v *Verified) err
 	return nil
 }
 
-// others counts the timers of a shard that are not in the wanted state.
-func (l *floorLedger) others(ctx context.Context, shard int, run string) (others int, err error) {
-	c, err := l.floor.js.OrderedConsumer(ctx, floorStream(shard), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{floorKeys(shard) + run + ".*"}, InactiveThreshold: readerGone,
+// countData reads the keys of a shard that match a filter, and counts those whose data match.
+func (f floorSystem) countData(ctx context.Context, shard int, filter string, match func([]byte) bool) (n int, err error) {
+	c, err := f.js.OrderedConsumer(ctx, floorStream(shard), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{filter}, InactiveThreshold: readerGone,
 	})
 	if err != nil {
 		return 0, err
@@ -193,26 +230,24 @@ func (l *floorLedger) others(ctx context.Context, shard int, run string) (others
 		return 0, err
 	}
 	for left := int(info.NumPending); left > 0; {
-		batch, err := c.Fetch(min(left, window), jetstream.FetchMaxWait(addTimeout))
+		batch, err := c.Fetch(min(left, window), jetstream.FetchMaxWait(accountQuiet))
 		if err != nil {
 			return 0, err
 		}
 		got := 0
 		for m := range batch.Messages() {
 			got++
-			cancelled := string(m.Data()) == floorCancelled
-			pending := !bytes.HasPrefix(m.Data(), []byte(`{"state":`))
-			if l.want == schemas.StateCancelled && !cancelled || l.want == schemas.StatePending && !pending {
-				others++
+			if match(m.Data()) {
+				n++
 			}
 		}
 		if err := batch.Error(); err != nil {
 			return 0, err
 		}
 		if got == 0 {
-			return 0, fmt.Errorf("%s has %d messages that were not delivered within %s", floorStream(shard), left, time.Duration(addTimeout))
+			break // replaced while they were read
 		}
 		left -= got
 	}
-	return others, nil
+	return n, nil
 }

@@ -15,27 +15,41 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/gctune"
+	"github.com/belfryio/belfry/internal/hrtimer"
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 )
 
 // floorSpec has the settings of the process of the floor.
 type floorSpec struct {
 	Server serverSpec `json:"server"`
-	// Batches commits the writes of keys in atomic batches, as a node does where the server syncs every write.
+	// Batches commits the writes in atomic batches, as a node does in the safe profile.
 	Batches bool `json:"batches"`
 }
 
-// Bounds of the process of the floor.
+// Bounds of the process of the floor. The bounds that a node has, too, are the same.
 const (
-	// floorWindow bounds the writes without an answer. It has room for those of floorAdding, floorFiring and the
-	// callers that cancel, so that no write waits for it.
-	floorWindow = 16384
-	floorAdding = 4096 // adds that are read and not stored
-	floorFiring = 2048 // timers that are claimed and not concluded
-	// floorReads bounds the adds that are requested from the stream, as store.AddReader does.
-	floorReads = 1024
-	// floorPurge is the least time between two purges of the stream of adds.
-	floorPurge = 5 * time.Millisecond
+	// floorWindow bounds the writes in flight. It exceeds the sum of floorAdding, floorFiring, floorConcluding and the
+	// callers of a cancel run, so writes do not block on it.
+	floorWindow     = 16384
+	floorAdding     = 4096 // adds being stored
+	floorFiring     = 8192 // timers being claimed or published
+	floorConcluding = 512  // final writes, while no claim waits
+	// floorFirst is the number of timers that fire at the same time after a pause. It grows by one with each claim, up to
+	// floorFiring, so that the first events do not wait behind thousands of claims.
+	floorFirst = 64
+	// floorReads bounds the adds that are requested and not read, floorReadBytes the bytes of a request. floorPace is the
+	// minimum time between two groups of adds, unless many wait.
+	floorReads     = 1024
+	floorReadBytes = 32 << 20
+	floorPace      = 2 * time.Millisecond
+	// floorPurge is the number of stored adds that are purged at once. Fewer are purged after floorPurgeDelay, or when no
+	// add was stored for floorIdle.
+	floorPurge      = 2048
+	floorPurgeDelay = 100 * time.Millisecond
+	floorIdle       = 10 * time.Millisecond
+	// floorLate is the time after which a Go timer ends a wait if the kernel's timer has not.
+	floorLate = 2 * time.Millisecond
 )
 
 // floorNode is the process of the floor; see floor.go.
@@ -44,18 +58,22 @@ type floorNode struct {
 	client *jet.Client
 	fail   context.CancelCauseFunc
 	adding chan struct{}
-	firing chan struct{}
-	// steps are the answers to writes. Their capacity exceeds floorWindow, so an answer never waits. The answers are
-	// processed by another goroutine, because they cause writes.
+	// steps has the answered writes, for process. Each timer has at most one step, so the channel never fills. Callbacks
+	// only send to it: they must not publish.
 	steps chan floorStep
-	due   chan struct{} // a timer was added
+	wake  chan struct{} // fireAll has something to do
 
 	mu     sync.Mutex
 	timers map[string]*floorTimer // pending, by id
-	heap   floorHeap              // of the same timers, and cancelled ones
-	// stored is the last sequence of the stream of adds up to which all are stored; beyond has later ones.
-	stored, purged uint64
-	beyond         map[uint64]struct{}
+	heap   floorHeap              // pending timers by due time, with cancelled ones that are not yet removed
+	// firing and concluding count timers. window bounds firing; final are the published timers that wait for their final
+	// write.
+	firing, window, concluding int
+	final                      []*floorTimer
+	// stored is the sequence up to which all adds are stored as keys, beyond has later ones. The stream of adds is new
+	// when the process starts, so stored starts at 0.
+	stored uint64
+	beyond map[uint64]struct{}
 }
 
 // floorTimer is one timer.
@@ -70,6 +88,7 @@ type floorTimer struct {
 	gone    bool // cancelled
 }
 
+// floorStep is an answered write of a timer, after which next is called.
 type floorStep struct {
 	t    *floorTimer
 	next func(*floorTimer)
@@ -95,8 +114,8 @@ func runFloor(ctx context.Context, spec floorSpec) error {
 		ctx, fail := context.WithCancelCause(ctx)
 		defer fail(nil)
 		n := &floorNode{
-			nc: nc, client: client, fail: fail, adding: make(chan struct{}, floorAdding), firing: make(chan struct{}, floorFiring),
-			steps: make(chan floorStep, 2*floorWindow), due: make(chan struct{}, 1), timers: map[string]*floorTimer{}, beyond: map[uint64]struct{}{},
+			nc: nc, client: client, fail: fail, adding: make(chan struct{}, floorAdding), steps: make(chan floorStep, 2*floorWindow),
+			wake: make(chan struct{}, 1), window: floorFirst, timers: map[string]*floorTimer{}, beyond: map[uint64]struct{}{},
 		}
 		return n.run(ctx)
 	})
@@ -110,7 +129,8 @@ func (n *floorNode) run(ctx context.Context) error {
 		return err
 	}
 	reader, err := n.client.Read(jet.ReaderOptions{
-		Stream: floorAddStream, Consumer: "floor", Pace: jet.Refill, Most: floorReads, Expiry: addTimeout, Heartbeat: addTimeout / 3,
+		Stream: floorAddStream, Consumer: "floor", Pace: jet.Refill, Most: floorReads, MaxBytes: max(floorReadBytes, 2*n.client.MaxPayload()),
+		Expiry: addTimeout, Heartbeat: addTimeout / 3,
 	})
 	if err != nil {
 		return err
@@ -128,7 +148,8 @@ func (n *floorNode) run(ctx context.Context) error {
 	return nil
 }
 
-// makeStreams makes the streams. That of the adds is the last one, so the process is ready when it exists.
+// makeStreams creates the streams, the stream of adds last: hasStream waits for it. Adds that come before they are read
+// wait in the stream.
 func (n *floorNode) makeStreams(ctx context.Context) error {
 	js, err := jetstream.New(n.nc)
 	if err != nil {
@@ -147,7 +168,7 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 		if cfg.Name != floorAddStream {
 			continue
 		}
-		// Purges remove what is stored, so the server need not keep what was delivered.
+		// The consumer needs no acknowledgements, because purges remove stored adds.
 		if _, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "floor", AckPolicy: jetstream.AckNonePolicy}); err != nil {
 			return fmt.Errorf("make the consumer of %s: %w", cfg.Name, err)
 		}
@@ -157,25 +178,35 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 
 // read stores the adds of the stream, until ctx or the reader ends.
 func (n *floorNode) read(ctx context.Context, r *jet.Reader) error {
+	var last time.Time
 	for {
 		d, err := r.Next(ctx)
 		if err != nil {
 			return err
 		}
-		t, err := floorParse(d)
-		if err != nil {
-			return err
+		if rest := floorPace - time.Since(last); rest > 0 && r.Waiting() < floorReads/4 {
+			pause.For(ctx, rest)
 		}
-		select {
-		case n.adding <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		last = time.Now()
+		for d != nil {
+			t, err := floorParse(d)
+			if err != nil {
+				return err
+			}
+			select {
+			case n.adding <- struct{}{}:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			n.write(t, 0, t.data, n.added)
+			if d, err = r.TryNext(); err != nil {
+				return err
+			}
 		}
-		n.write(t, 0, t.data, n.added)
 	}
 }
 
-// floorParse takes the id, the service and the due time from an event of an Adder, without a check.
+// floorParse extracts id, service and due time from an event of an Adder. It does not validate the event.
 func floorParse(d *jet.Delivery) (*floorTimer, error) {
 	value := func(name string) string {
 		_, rest, _ := bytes.Cut(d.Data, []byte(`"`+name+`":"`))
@@ -187,12 +218,13 @@ func floorParse(d *jet.Delivery) (*floorTimer, error) {
 		return nil, fmt.Errorf("an add has no due time: %w", err)
 	}
 	id := value("id")
+	shard := floorShard(id)
 	return &floorTimer{
-		id: id, key: floorKey(id), stream: floorStream(floorShard(id)), service: value("timersvc"), dueMs: at.UnixMilli(), add: d.Sequence, data: d.Data,
+		id: id, key: floorKey(shard, id), stream: floorStream(shard), service: value("timersvc"), dueMs: at.UnixMilli(), add: d.Sequence, data: d.Data,
 	}, nil
 }
 
-// write replaces the message of a timer's key, if its revision is rev, and then calls next on another goroutine.
+// write replaces the message of a timer's key by compare-and-set. process then calls next.
 func (n *floorNode) write(t *floorTimer, rev uint64, data []byte, next func(*floorTimer)) {
 	header := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(rev, 10)}}
 	n.client.WriteAsync(t.stream, "write", t.key, header, data, func(a jet.Ack, err error) {
@@ -234,17 +266,22 @@ func (n *floorNode) added(t *floorTimer) {
 	}
 	n.mu.Unlock()
 	if first {
-		select {
-		case n.due <- struct{}{}:
-		default:
-		}
+		n.signal()
+	}
+}
+
+func (n *floorNode) signal() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
 	}
 }
 
 // purge removes the adds that are stored.
 func (n *floorNode) purge(ctx context.Context) {
-	t := time.NewTicker(floorPurge)
+	t := time.NewTicker(floorIdle)
 	defer t.Stop()
+	purged, before, at := uint64(0), uint64(0), time.Now()
 	for {
 		select {
 		case <-t.C:
@@ -252,65 +289,90 @@ func (n *floorNode) purge(ctx context.Context) {
 			return
 		}
 		n.mu.Lock()
-		stored, purged := n.stored, n.purged
-		n.purged = stored
+		stored, idle := n.stored, n.stored == before && len(n.beyond) == 0 && len(n.adding) == 0
 		n.mu.Unlock()
-		if stored == purged {
+		before = stored
+		if stored == purged || !idle && stored-purged < floorPurge && time.Since(at) < floorPurgeDelay {
 			continue
 		}
-		if err := n.client.RemoveBelow(ctx, "purge", floorAddStream, "", stored+1); err != nil {
+		if err := n.client.RemoveBelow(ctx, "purge", floorAddStream, floorAddSubject, stored+1); err != nil {
 			n.fail(fmt.Errorf("purge the adds: %w", err))
 			return
 		}
+		purged, at = stored, time.Now()
 	}
 }
 
-// fireAll claims the timers that are due.
+// fireAll claims due timers and concludes published ones, until ctx ends.
 func (n *floorNode) fireAll(ctx context.Context) {
-	wait := time.NewTimer(0)
-	defer wait.Stop()
+	exact, coarse := hrtimer.New(), time.NewTimer(time.Hour)
+	defer exact.Stop()
+	defer coarse.Stop()
 	for {
-		t, pause := n.next()
-		if t == nil {
-			wait.Reset(pause)
-			select {
-			case <-wait.C:
-			case <-n.due:
-			case <-ctx.Done():
-				return
-			}
+		claim, conclude, pause := n.next()
+		for _, t := range claim {
+			n.write(t, t.rev, []byte(floorClaimed), n.claimed)
+		}
+		for _, t := range conclude {
+			n.write(t, t.rev, []byte(floorConcluded), n.done)
+		}
+		if len(claim)+len(conclude) > 0 {
 			continue
 		}
+		exact.Set(pause)
+		coarse.Reset(pause + floorLate)
 		select {
-		case n.firing <- struct{}{}:
+		case <-exact.C:
+		case <-coarse.C:
+		case <-n.wake:
 		case <-ctx.Done():
 			return
 		}
-		n.write(t, t.rev, []byte(floorClaimed), n.claimed)
 	}
 }
 
-// next removes and returns a timer that is due, or returns the time until the next one is.
-func (n *floorNode) next() (*floorTimer, time.Duration) {
+// next removes and returns due timers to claim, and if none waits for its claim, published timers to conclude. If there
+// are neither, it returns the time until the next timer is due.
+func (n *floorNode) next() (claim, conclude []*floorTimer, pause time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	nowMs := time.Now().UnixMilli()
+	pause = time.Hour
 	for len(n.heap) > 0 {
 		t := n.heap[0]
-		if pause := time.Until(time.UnixMilli(t.dueMs)); pause > 0 && !t.gone {
-			return nil, pause
-		}
-		heap.Pop(&n.heap)
-		if !t.gone {
+		switch {
+		case t.gone:
+			heap.Pop(&n.heap)
+			continue
+		case t.dueMs > nowMs:
+			pause = time.Until(time.UnixMilli(t.dueMs))
+		case n.firing < n.window:
+			heap.Pop(&n.heap)
 			delete(n.timers, t.id)
-			return t, 0
+			n.firing++
+			claim = append(claim, t)
+			continue
+		default:
+			return claim, nil, pause // claimed wakes fireAll
 		}
+		break
 	}
-	return nil, time.Hour
+	if len(claim) > 0 {
+		return claim, nil, 0
+	}
+	if n.firing == 0 {
+		n.window = floorFirst
+	}
+	k := min(len(n.final), floorConcluding-n.concluding)
+	conclude = append(conclude, n.final[:k]...)
+	n.final = n.final[k:]
+	n.concluding += k
+	return nil, conclude, pause
 }
 
 // claimed publishes the event of a claimed timer.
 func (n *floorNode) claimed(t *floorTimer) {
-	n.client.PublishAsync("publish", floorFired+t.service, nil, t.data, func(_ jet.Ack, err error) {
+	n.client.WriteAsync(floorFiredStream, "publish", floorFired+t.service, nil, t.data, func(_ jet.Ack, err error) {
 		if err != nil {
 			n.fail(fmt.Errorf("publish timer %s: %w", t.id, err))
 			return
@@ -319,9 +381,22 @@ func (n *floorNode) claimed(t *floorTimer) {
 	})
 }
 
-// published concludes a timer.
+// published queues the final write of a timer.
 func (n *floorNode) published(t *floorTimer) {
-	n.write(t, t.rev, []byte(floorConcluded), func(*floorTimer) { <-n.firing })
+	n.mu.Lock()
+	n.firing--
+	n.window = min(n.window+1, floorFiring)
+	n.final = append(n.final, t)
+	n.mu.Unlock()
+	n.signal()
+}
+
+// done notes a concluded timer.
+func (n *floorNode) done(*floorTimer) {
+	n.mu.Lock()
+	n.concluding--
+	n.mu.Unlock()
+	n.signal()
 }
 
 // cancel serves a request to cancel.

@@ -151,7 +151,7 @@ func TestPeerFaults(t *testing.T) {
 
 func TestPeerHasOnlyItsWorkloads(t *testing.T) {
 	t.Parallel()
-	if _, err := Run(t.Context(), dayWorkload{}, Config{System: NATSSchedules}, 1); err == nil || !strings.Contains(err.Error(), "does not measure nats-schedules") {
-		t.Errorf("day on the peer: got %v, want an error that it does not measure it", err)
+	if _, err := Run(t.Context(), dayWorkload{}, Config{System: NATSSchedules}, 1); err == nil || !strings.Contains(err.Error(), "is not available for system nats-schedules") {
+		t.Errorf("day on the peer: got %v, want an error that it is not available", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,10 +39,13 @@ type process struct {
 	// input of the process. Every process ends with its standard input, so with this process,
 	// however this process ends.
 	endsBySignal bool
-	cmd          *exec.Cmd
-	stdin        io.Closer
-	exited       chan error
-	out          tail
+	// lost, if not nil, is called with the reason if the process ends without kill or stop.
+	lost     func(error)
+	expected atomic.Bool // kill or stop was called
+	cmd      *exec.Cmd
+	stdin    io.Closer
+	exited   chan error
+	out      tail
 }
 
 // launch starts the process without waiting until it is ready.
@@ -55,8 +59,15 @@ func (p *process) launch() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.what, err)
 	}
+	p.expected.Store(false)
 	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }()
+	go func() {
+		err := cmd.Wait()
+		if p.lost != nil && !p.expected.Load() {
+			p.lost(fmt.Errorf("%s ended during the run (%w): %s", p.what, errors.Join(err, errors.New("exit")), p.out.String()))
+		}
+		exited <- err
+	}()
 	p.cmd, p.stdin, p.exited = cmd, in, exited
 	return nil
 }
@@ -85,11 +96,12 @@ func (p *process) kill() error {
 	if p.cmd == nil {
 		return nil
 	}
+	p.expected.Store(true)
 	err := p.cmd.Process.Kill()
 	<-p.exited // the error "signal: killed" is expected
 	p.cmd = nil
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // ended by itself, which await or the workload reports
+		return nil // ended by itself, which await or lost reports
 	}
 	return err
 }
@@ -99,6 +111,7 @@ func (p *process) stop() error {
 	if p.cmd == nil {
 		return nil
 	}
+	p.expected.Store(true)
 	var err error
 	if p.endsBySignal {
 		err = p.cmd.Process.Signal(syscall.SIGTERM)

@@ -19,8 +19,8 @@ const (
 	// NATSSchedules is a nats-server without a node, whose message schedules fire the timers. It
 	// is the server library of this program, so both systems run on the same version.
 	NATSSchedules System = "nats-schedules"
-	// Floor is a process that does only the JetStream operations of Belfry's data model, as a lower
-	// bound of the cost; see floor.go.
+	// Floor is a process that does only the JetStream operations of Belfry's data model, as a baseline
+	// for Belfry; see floor.go.
 	Floor System = "floor"
 )
 

@@ -67,7 +67,7 @@ func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, erro
 		return nil, err
 	}
 	if !measures(w.Name(), c.System) {
-		return nil, bad("workload %s does not measure %s", w.Name(), c.System)
+		return nil, bad("workload %s is not available for system %s", w.Name(), c.System)
 	}
 	if repeat < 1 {
 		return nil, bad("repeat is %d; it must be 1 or more", repeat)
@@ -101,11 +101,26 @@ func runOnce(ctx context.Context, w Workload, c Config) (*Result, error) {
 	return r, err
 }
 
+// lostPatience bounds the wait for the end of a process after a run has failed.
+const lostPatience = time.Second
+
 func runIn(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 	e := &Env{Config: c}
+	ctx, e.lost = context.WithCancelCause(ctx)
+	defer e.lost(nil)
 	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 	begun := time.Now()
 	r, err = w.Run(ctx, e)
+	if err != nil && e.deployed != nil {
+		// A lost connection may be noticed before the end of the process that explains it.
+		waitUntil(ctx, time.Now().Add(lostPatience))
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = errors.Join(cause, err) // a process ended
+	}
+	if err == nil && e.System == Floor {
+		err = floorSystem{e}.concluded(ctx)
+	}
 	if err == nil && e.Raw > 0 {
 		err = e.raw(ctx, r)
 	}
