@@ -48,6 +48,10 @@ const (
 	floorPurge      = 2048
 	floorPurgeDelay = 100 * time.Millisecond
 	floorIdle       = 10 * time.Millisecond
+	// floorJournalBytes bounds the journal of a batch.
+	floorJournalBytes = 1 << 20
+	// floorHistory is the history of a key. Roll-ups remove what is replaced, so it is not reached.
+	floorHistory = 8
 	// floorLate is the time after which a Go timer ends a wait if the kernel's timer has not.
 	floorLate = 2 * time.Millisecond
 )
@@ -109,7 +113,7 @@ func runFloor(ctx context.Context, spec floorSpec) error {
 		}
 		defer client.Close()
 		if spec.Batches {
-			client.CommitInBatches(jet.Journals{Subject: func(string) string { return "" }})
+			client.CommitInBatches(jet.Journals{Subject: floorJournal, MaxBytes: floorJournalBytes})
 		}
 		ctx, fail := context.WithCancelCause(ctx)
 		defer fail(nil)
@@ -157,7 +161,7 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 	}
 	streams := []jetstream.StreamConfig{{Name: floorFiredStream, Subjects: []string{floorFired + ">"}}}
 	for shard := range floorShards {
-		streams = append(streams, jetstream.StreamConfig{Name: floorStream(shard), Subjects: []string{floorKeys(shard) + ">"}, MaxMsgsPerSubject: 1})
+		streams = append(streams, jetstream.StreamConfig{Name: floorStream(shard), Subjects: []string{floorKeys(shard) + ">"}, MaxMsgsPerSubject: floorHistory, AllowRollup: true})
 	}
 	for _, cfg := range append(streams, jetstream.StreamConfig{Name: floorAddStream, Subjects: []string{floorAddSubject}}) {
 		cfg.Storage, cfg.AllowAtomicPublish, cfg.AllowDirect = jetstream.FileStorage, true, true
@@ -224,9 +228,13 @@ func floorParse(d *jet.Delivery) (*floorTimer, error) {
 	}, nil
 }
 
-// write replaces the message of a timer's key by compare-and-set. process then calls next.
+// write replaces the message of a timer's key by compare-and-set, and removes the one that it replaces. process then calls
+// next.
 func (n *floorNode) write(t *floorTimer, rev uint64, data []byte, next func(*floorTimer)) {
 	header := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(rev, 10)}}
+	if rev > 0 {
+		header[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
+	}
 	n.client.WriteAsync(t.stream, "write", t.key, header, data, func(a jet.Ack, err error) {
 		if err != nil {
 			n.fail(fmt.Errorf("write timer %s: %w", t.id, err))
