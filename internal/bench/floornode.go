@@ -228,8 +228,7 @@ func floorParse(d *jet.Delivery) (*floorTimer, error) {
 	}, nil
 }
 
-// write replaces the message of a timer's key by compare-and-set, and removes the one that it replaces. process then calls
-// next.
+// write replaces the message of a timer's key by compare-and-set, and rolls up the replaced message. process then calls next.
 func (n *floorNode) write(t *floorTimer, rev uint64, data []byte, next func(*floorTimer)) {
 	header := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(rev, 10)}}
 	if rev > 0 {
