@@ -147,6 +147,20 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 	return nil // acknowledged in the meantime
 }
 
+// manyLeft is a number of adds that cannot all be removed one by one while a purge is under way: twice the adds that the
+// consumers of both doors have delivered.
+const manyLeft = 4 * RouterMaxAckPending
+
+// purgeFilter returns the filter of a purge of a door's adds that leaves at least a number of messages in the stream. Without
+// a filter the server counts wrong if the purge leaves the stream empty (work-around 22). With the wildcard of the tenants'
+// door it reads the whole backlog, so with a large one, which no purge can empty, the purge has no filter.
+func purgeFilter(from door, left uint64) string {
+	if from == tenantDoor && left >= manyLeft {
+		return ""
+	}
+	return from.filter
+}
+
 // removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
 // the rising sequences of finished adds on the door's subject. So it never removes an add
 // that is not in seqs, whatever other routers do. It purges nothing for fewer than minPurge
@@ -171,8 +185,7 @@ func (a *Adds) removeAdds(ctx context.Context, from door, seqs []uint64) (throug
 		return 0, nil
 	}
 	through = seqs[n-1]
-	// With a filter, because the server counts wrong after some purges without one (work-around 22).
-	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, from.filter, through+1); err != nil {
+	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, purgeFilter(from, info.State.Msgs-min(info.State.Msgs, uint64(n-i))), through+1); err != nil {
 		return 0, err
 	}
 	return through, nil

@@ -80,8 +80,10 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 // arrivals are the adds that the inboxes of this process have delivered. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
-	// delivered are the sequences of the adds, in rising order; at most maxSpans spans, the last ones.
-	delivered []addSpan
+	// delivered are the sequences of the adds, in rising order; at most maxSpans spans, the last ones. dropped is the number of
+	// adds in the spans before them, and droppedLast the last sequence of these.
+	delivered            []addSpan
+	dropped, droppedLast uint64
 	// groups are the groups that may have unsettled adds, the oldest first. When there are sweepAt of them, the settled
 	// ones are removed.
 	groups  [][]arrival
@@ -173,6 +175,7 @@ func (r *arrivals) extend(seq uint64) {
 		d[i].first = seq
 	default:
 		if d = slices.Insert(d, i, addSpan{seq, seq}); len(d) > maxSpans {
+			r.dropped, r.droppedLast = r.dropped+d[0].last-d[0].first+1, max(r.droppedLast, d[0].last)
 			d = slices.Delete(d, 0, 1)
 		}
 	}
@@ -200,6 +203,7 @@ func (r *arrivals) compare(created time.Time, last, newest uint64) {
 	}
 	if last < newest || !created.Equal(r.created) {
 		r.created, r.delivered, r.gaveUp = created, nil, 0
+		r.dropped, r.droppedLast = 0, 0
 	}
 }
 
@@ -211,10 +215,13 @@ func (r *arrivals) giveUp(through uint64) {
 }
 
 // progress returns how far the adds from first, the stream's first one, to through are, and the number of adds up to through
-// that are in delivered.
+// that were delivered.
 func (r *arrivals) progress(first, through uint64) (at addsProgress, delivered uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.droppedLast <= through {
+		delivered = r.dropped
+	}
 	for _, s := range r.delivered {
 		if s.first <= through {
 			delivered += min(s.last, through) - s.first + 1

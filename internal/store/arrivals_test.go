@@ -20,6 +20,14 @@ func TestArrivalsThrough(t *testing.T) {
 			t.Errorf("after %d: %d of the adds up to 6 were delivered, want %d", step.deliver, got, step.want)
 		}
 	}
+	// More spans than are kept.
+	r = arrivals{}
+	for n := range uint64(3 * maxSpans) {
+		r.deliver([]*Add{{Seq: 2*n + 1}})
+		if _, got := r.progress(1, 6*maxSpans); got != n+1 {
+			t.Fatalf("%d adds were delivered, want %d", got, n+1)
+		}
+	}
 }
 
 // TestArrivals: adds count as settled only if all from the stream's first one on were delivered here.

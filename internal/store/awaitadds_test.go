@@ -28,8 +28,14 @@ type reading struct {
 // readHolding opens an inbox, whose adds are held until they are taken.
 func readHolding(t *testing.T, s *store.Store) *reading {
 	t.Helper()
+	return readDoor(t, s, s.OpenInbox)
+}
+
+// readDoor is readHolding for an inbox that open opens.
+func readDoor(t *testing.T, s *store.Store, open func(context.Context) (*store.Inbox, error)) *reading {
+	t.Helper()
 	r := &reading{Store: s, t: t}
-	inbox, err := s.OpenInbox(t.Context())
+	inbox, err := open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,15 +76,35 @@ func readHolding(t *testing.T, s *store.Store) *reading {
 func (r *reading) take(n int) (adds []*store.Add) {
 	r.t.Helper()
 	publishAdds(r.t, r.Store, n, 0)
-	waittest.Until(r.t, "the adds are read", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.held) >= n
-	})
+	waittest.Until(r.t, "the adds are read", func() bool { return r.holds(n) })
+	return r.takeHeld()
+}
+
+// holds reports whether n adds or more are held.
+func (r *reading) holds(n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.held) >= n
+}
+
+// takeHeld takes the adds that are held.
+func (r *reading) takeHeld() (adds []*store.Add) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	adds, r.held = r.held, nil
 	return adds
+}
+
+// redelivered returns the number of adds that were delivered again.
+func (r *reading) redelivered() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.read {
+		if a.Deliveries > 1 {
+			n++
+		}
+	}
+	return n
 }
 
 // settle settles the adds that are held, and further ones when they are read.

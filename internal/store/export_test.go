@@ -46,6 +46,14 @@ func (r *AddReader) Left() int { return r.r.Requested() }
 // MinPurge is minPurge.
 const MinPurge = minPurge
 
+// PurgeFilters returns the filters of a purge that leaves a number of messages: of adds on timers.add, and of tenants.
+func PurgeFilters(left uint64) (plain, tenants string) {
+	return purgeFilter(defaultDoor, left), purgeFilter(tenantDoor, left)
+}
+
+// ManyLeft is manyLeft.
+const ManyLeft = manyLeft
+
 // RemoveAdds is removeAdds for adds on timers.add.
 func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
 	return a.removeAdds(ctx, defaultDoor, seqs)

@@ -300,7 +300,11 @@ func (c *client) begin(ctx context.Context, p *plan) {
 // add adds until the outcome is known. Some adds are not repeated, so that the history
 // has adds with an unknown outcome.
 func (c *client) add(ctx context.Context, p *plan) {
-	until := time.Now().Add(c.repeat)
+	repeat := c.repeat
+	if p.soon != 0 {
+		repeat /= 2 // the record of a cancel soon after the add expires earlier
+	}
+	until := time.Now().Add(repeat)
 	for try := 0; try == 0 || time.Now().Before(until); try++ {
 		call := c.rec.Put(p.added())
 		if try == 0 {

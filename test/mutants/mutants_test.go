@@ -176,7 +176,8 @@ var planted = []plant{
 	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "max(p.last, p.now)/pagesOfTick", "p.now/pagesOfTick"), "./scheduler", "TestTickPages"},
 	{m("timers without a record do not count for the size of pages", "scheduler/sweep.go", "s.pages.read(load.Named, ", "s.pages.read(len(load.Timers), "), "./scheduler", "TestSweepWidth"},
 	{m("the sweeper does not remember that ticks are busy", "scheduler/sweep.go", "s.width, last, ticks = 1, first, ticks[:1]", "last, ticks = first, ticks[:1]"), "./scheduler", "TestSweepWidth"},
-	{m("a purge of adds has no filter", "internal/store/adds.go", "schemas.StreamAdd, from.filter, through+1)", "schemas.StreamAdd, \"\", through+1)"), "./internal/store", "TestRemoveAddsInAnyOrder"},
+	{m("a purge of adds has no filter", "internal/store/adds.go", "return from.filter\n", "return \"\"\n"), "./internal/store", "TestRemoveAddsInAnyOrder"},
+	{m("a purge of the adds of tenants names the subject of the others", "internal/store/inbox.go", "return a.removeAdds(ctx, from, seqs)", "return a.removeAdds(ctx, defaultDoor, seqs)"), "./internal/store", "TestRemoveAddsOfTenants"},
 	// Adds on their way.
 	{m("an operation does not look again after adds were on their way", "router/operations.go", "&& o.AwaitAdds(ctx, o.Scope.Tenant) {", "&& !o.AwaitAdds(ctx, o.Scope.Tenant) {"), "./router", "TestFindsAddsOnTheirWay"},
 	{m("an update does not wait for adds on their way", "router/schedule.go", "t, err := afterAdds(ctx, &s.ops, func() (t store.Timer, err error) {", "t, err := afterAdds(ctx, &Operations{}, func() (t store.Timer, err error) {"), "./router", "TestFindsAddsOnTheirWay"},
