@@ -352,15 +352,18 @@ func TestRepeatedAdds(t *testing.T) {
 		wg.Go(func() {
 			m, err := f.nc.Request(schemas.SubjectAPIPrefix+"add", add("many", `"timerafter":"1h"`), bound)
 			var r schemas.AddReply
-			if err == nil {
+			switch {
+			case err != nil:
+			case m.Header.Get(micro.ErrorCodeHeader) != "":
+				err = errors.New(m.Header.Get(micro.ErrorHeader))
+			default:
 				err = json.Unmarshal(m.Data, &r)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				t.Error(err)
-			}
-			if !r.Duplicate {
+			} else if !r.Duplicate {
 				accepted++
 			}
 		})

@@ -250,8 +250,10 @@ func (r *round) create(adds []*Add) (exist []*Add) {
 	return exist
 }
 
-// maxRepairTries bounds how often a record is read that changes in between.
-const maxRepairTries = 8
+// maxRepairTries bounds how often a record is read that changes in between. Of the groups that a node processes at a time,
+// up to maxParallel may have an add of one timer, and each repair makes those of the others fail. The bound lets all of them
+// succeed, also with the repairs of a few other nodes.
+const maxRepairTries = 64
 
 // exists settles an add whose record exists: it is a duplicate or a conflict.
 func (r *round) exists(a *Add) {
