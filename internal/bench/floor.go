@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -69,11 +71,9 @@ func floorJournal(stream string) string {
 
 // floorShard returns the shard of a timer.
 func floorShard(id string) int {
-	h := uint32(2166136261) // FNV-1a
-	for i := range len(id) {
-		h = (h ^ uint32(id[i])) * 16777619
-	}
-	return int(h % floorShards)
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, id) // a hash returns no error
+	return int(h.Sum32() % floorShards)
 }
 
 // floorKey returns the subject of a timer's key.

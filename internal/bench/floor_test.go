@@ -15,14 +15,7 @@ import (
 // floor measures the floor with a workload.
 func floor(t *testing.T, name string, change func(*Config)) *Result {
 	t.Helper()
-	r := run(t, name, func(c *Config) {
-		c.System = Floor
-		change(c)
-	})
-	if r.Settings["system"] != string(Floor) || r.Settings["on"] != string(OnEmbedded) {
-		t.Errorf("got settings %v, want the floor with an embedded server", r.Settings)
-	}
-	return r
+	return runOn(t, Floor, OnEmbedded, name, change)
 }
 
 // TestFloorAdd: each add is two stored messages, also in the batches of the safe profile.

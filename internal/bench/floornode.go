@@ -35,7 +35,7 @@ const (
 	floorAdding     = 4096 // adds being stored
 	floorFiring     = 8192 // timers being claimed or published
 	floorConcluding = 512  // final writes, while no claim waits
-	// floorFirst is the number of timers that fire at the same time after a pause. It grows by one with each claim, up to
+	// floorFirst is the number of timers that fire at the same time after a pause. It grows by one with each event, up to
 	// floorFiring, so that the first events do not wait behind thousands of claims.
 	floorFirst = 64
 	// floorReads bounds the adds that are requested and not read, floorReadBytes the bytes of a request. floorPace is the
@@ -360,7 +360,7 @@ func (n *floorNode) next() (claim, conclude []*floorTimer, pause time.Duration) 
 			claim = append(claim, t)
 			continue
 		default:
-			return claim, nil, pause // claimed wakes fireAll
+			return claim, nil, pause // published wakes fireAll
 		}
 		break
 	}

@@ -13,17 +13,23 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
+// runOn measures a system other than Belfry with a workload, and checks the topology that it has by default.
+func runOn(t *testing.T, system System, on Topology, name string, change func(*Config)) *Result {
+	t.Helper()
+	r := run(t, name, func(c *Config) {
+		c.System = system
+		change(c)
+	})
+	if r.Settings["system"] != string(system) || r.Settings["on"] != string(on) {
+		t.Errorf("got settings %v, want %s on %s", r.Settings, system, on)
+	}
+	return r
+}
+
 // peer measures the message schedules of nats-server with a workload.
 func peer(t *testing.T, name string, change func(*Config)) *Result {
 	t.Helper()
-	r := run(t, name, func(c *Config) {
-		c.System = NATSSchedules
-		change(c)
-	})
-	if r.Settings["system"] != string(NATSSchedules) || r.Settings["on"] != string(OnServer) {
-		t.Errorf("got settings %v, want the peer on a server process", r.Settings)
-	}
-	return r
+	return runOn(t, NATSSchedules, OnServer, name, change)
 }
 
 func TestPeerAdd(t *testing.T) {

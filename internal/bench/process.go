@@ -166,31 +166,28 @@ func answers(url string) func(context.Context) bool {
 
 // serves reports whether JetStream at url can make a stream with this number of replicas.
 func serves(url string, replicas int) func(context.Context) bool {
-	return func(ctx context.Context) bool {
-		nc, err := nats.Connect(url, nats.NoReconnect(), nats.Timeout(time.Second))
-		if err != nil {
-			return false // not yet
-		}
-		defer nc.Close()
-		js, err := jetstream.New(nc)
-		if err != nil {
-			return false
-		}
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
+	return asks(url, func(ctx context.Context, js jetstream.JetStream) bool {
 		if replicas <= 1 {
-			_, err = js.AccountInfo(ctx)
+			_, err := js.AccountInfo(ctx)
 			return err == nil
 		}
-		if _, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "BENCH_READY", Subjects: []string{"bench.ready"}, Replicas: replicas}); err != nil {
+		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "BENCH_READY", Subjects: []string{"bench.ready"}, Replicas: replicas}); err != nil {
 			return false
 		}
 		return js.DeleteStream(ctx, "BENCH_READY") == nil
-	}
+	})
 }
 
 // hasStream reports whether the server at url has a stream.
 func hasStream(url, name string) func(context.Context) bool {
+	return asks(url, func(ctx context.Context, js jetstream.JetStream) bool {
+		_, err := js.Stream(ctx, name)
+		return err == nil
+	})
+}
+
+// asks reports the answer of ask on a new connection to url; false if there is none yet.
+func asks(url string, ask func(context.Context, jetstream.JetStream) bool) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		nc, err := nats.Connect(url, nats.NoReconnect(), nats.Timeout(time.Second))
 		if err != nil {
@@ -203,8 +200,7 @@ func hasStream(url, name string) func(context.Context) bool {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		_, err = js.Stream(ctx, name)
-		return err == nil
+		return ask(ctx, js)
 	}
 }
 

@@ -261,29 +261,26 @@ func (c *client) run(ctx context.Context, plans []plan) {
 		if p.batch == 0 {
 			wg.Go(func() { c.begin(ctx, p) })
 		}
-		if p.cancel != 0 {
+		// after makes a call a while after the first attempt to add.
+		after := func(while func() time.Duration, call func(context.Context, *plan)) {
 			wg.Go(func() {
 				<-p.begun
-				if pause.For(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.cancel))) {
-					c.cancel(ctx, p)
+				if pause.For(ctx, while()) {
+					call(ctx, p)
 				}
 			})
+		}
+		untilDue := func(lead time.Duration) func() time.Duration {
+			return func() time.Duration { return time.Until(time.UnixMilli(p.dueMs).Add(-lead)) }
+		}
+		if p.cancel != 0 {
+			after(untilDue(p.cancel), c.cancel)
 		}
 		if p.soon != 0 {
-			wg.Go(func() {
-				<-p.begun
-				if pause.For(ctx, p.soon) {
-					c.cancel(ctx, p)
-				}
-			})
+			after(func() time.Duration { return p.soon }, c.cancel)
 		}
 		if p.move != 0 {
-			wg.Go(func() {
-				<-p.begun
-				if pause.For(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.move))) {
-					c.reschedule(ctx, p)
-				}
-			})
+			after(untilDue(p.move), c.reschedule)
 		}
 	}
 }
