@@ -20,6 +20,7 @@ func TestConsole(t *testing.T) {
 	t.Parallel()
 	a := startNode(t, nil)
 	b := newBrowser(t, a)
+	waittest.Until(t, "the search index is open", func() bool { return !a.Visibility().Progress().AsOf.IsZero() })
 	t.Run("on one node", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *browser){
 			"timer": testTimer, "schedule": testSchedule, "pages": testPages, "xss": testXSS, "cross site": testCrossSite, "tricks": testTricks, "dead": testDead, "tail": testTail, "history": testHistory,

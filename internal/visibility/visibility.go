@@ -25,6 +25,9 @@ const (
 
 	// stopBound bounds Stop.
 	stopBound = 2 * time.Second
+	// openWait bounds the time for which a question waits until the file is opened for the first time. A
+	// new file takes some fsyncs, and a node answers requests before it is open.
+	openWait = 5 * time.Second
 )
 
 // Options configure a Visibility. Zero values of History and HistoryBytes mean their defaults.
@@ -105,6 +108,9 @@ type Visibility struct {
 	started bool
 	done    chan struct{}
 	queue   *queue
+	// tried is closed when the first attempt to open the file has ended.
+	tried     chan struct{}
+	triedOnce sync.Once
 
 	mu       sync.Mutex
 	progress Progress
@@ -123,7 +129,7 @@ func New(o Options) (*Visibility, error) {
 	if err := CheckAttributes(o.Attributes); err != nil {
 		return nil, err
 	}
-	v := &Visibility{o: o, done: make(chan struct{}), queue: newQueue(o.Buckets.Geometry().Shards, cmp.Or(o.most, maxQueued)), progress: Progress{CatchingUp: true}}
+	v := &Visibility{o: o, done: make(chan struct{}), tried: make(chan struct{}), queue: newQueue(o.Buckets.Geometry().Shards, cmp.Or(o.most, maxQueued)), progress: Progress{CatchingUp: true}}
 	v.life, v.cancel = context.WithCancel(context.Background())
 	var err error
 	v.o.metrics, err = newMetrics(o.Registerer, v.Progress)
@@ -172,6 +178,7 @@ func (v *Visibility) loop(ctx context.Context) {
 			return
 		}
 		v.report(func(p *Progress) { p.Problem = err.Error() })
+		v.firstTried()
 		v.o.Log.Warn().Err(err).Msg("the search index is not written; trying again")
 		timer := time.NewTimer(retryPace)
 		select {
@@ -196,6 +203,7 @@ func (v *Visibility) follow(ctx context.Context) error {
 		v.o.Log.Info().Str("folder", v.o.Folder).Bool("new", made).Msg("search index opened")
 		st = opened
 		v.replace(st)
+		v.firstTried()
 	}
 	f := &follower{o: &v.o, store: st, queue: v.queue, log: v.o.Log, report: v.report, rowCost: 50 * time.Microsecond, pace: pacer{spare: v.o.Spare}}
 	err := f.run(ctx)
@@ -221,11 +229,25 @@ func (v *Visibility) replace(st Store) {
 	v.store = st
 }
 
-// opened calls f with the store.
+// firstTried ends the wait for the first attempt to open the file.
+func (v *Visibility) firstTried() { v.triedOnce.Do(func() { close(v.tried) }) }
+
+// awaitOpening waits until the first attempt to open the file has ended, for openWait at most.
+func (v *Visibility) awaitOpening(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, openWait)
+	defer cancel()
+	select {
+	case <-v.tried:
+	case <-ctx.Done():
+	}
+}
+
+// opened calls f with the store. While the file is opened for the first time, it waits.
 func opened[T any](ctx context.Context, v *Visibility, f func(context.Context, Store) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(v.life, cancel)()
+	v.awaitOpening(ctx)
 	v.use.RLock()
 	defer v.use.RUnlock()
 	if v.store == nil {
