@@ -34,10 +34,12 @@ type Adds struct {
 	// readers is the number of open inboxes, arrivals has the adds that they have delivered.
 	readers  atomic.Int64
 	arrivals arrivals
+	// unfilteredFrom is manyLeft, or less in tests; see purgeFilter.
+	unfilteredFrom uint64
 }
 
 func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
-	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: addsState{turn: make(chan struct{}, 1)}}
+	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: addsState{turn: make(chan struct{}, 1)}, unfilteredFrom: manyLeft}
 }
 
 // NewDedupCheck makes the check of one router.
@@ -147,15 +149,16 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 	return nil // acknowledged in the meantime
 }
 
-// manyLeft is a number of adds that cannot all be removed one by one while a purge is under way: twice the adds that the
-// consumers of both doors have delivered.
+// manyLeft is a number of messages that are not all removed one by one during a purge: twice the adds that the consumers of
+// both doors may have delivered without an acknowledgement.
 const manyLeft = 4 * RouterMaxAckPending
 
 // purgeFilter returns the filter of a purge of a door's adds that leaves at least a number of messages in the stream. Without
-// a filter the server counts wrong if the purge leaves the stream empty (work-around 22). With the wildcard of the tenants'
-// door it reads the whole backlog, so with a large one, which no purge can empty, the purge has no filter.
-func purgeFilter(from door, left uint64) string {
-	if from == tenantDoor && left >= manyLeft {
+// a filter the server counts wrong if the stream is empty after the purge (work-around 22). With the wildcard of the tenants'
+// door the server loads each file of the backlog. So a purge of tenants' adds that leaves a large backlog has no filter: the
+// stream will not be empty.
+func (a *Adds) purgeFilter(from door, left uint64) string {
+	if from == tenantDoor && left >= a.unfilteredFrom {
 		return ""
 	}
 	return from.filter
@@ -164,7 +167,7 @@ func purgeFilter(from door, left uint64) string {
 // removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
 // the rising sequences of finished adds on the door's subject. So it never removes an add
 // that is not in seqs, whatever other routers do. It purges nothing for fewer than minPurge
-// adds, because a purge costs the server as much for one add as for many. It returns the last
+// adds, because a purge costs the server about as much for one add as for many. It returns the last
 // sequence of seqs that is removed, by this or an earlier call; 0 if none is. Errors:
 // schemas.ErrUnavailable.
 func (a *Adds) removeAdds(ctx context.Context, from door, seqs []uint64) (through uint64, err error) {
@@ -185,7 +188,8 @@ func (a *Adds) removeAdds(ctx context.Context, from door, seqs []uint64) (throug
 		return 0, nil
 	}
 	through = seqs[n-1]
-	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, purgeFilter(from, info.State.Msgs-min(info.State.Msgs, uint64(n-i))), through+1); err != nil {
+	left := info.State.Msgs - min(info.State.Msgs, uint64(n-i))
+	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, a.purgeFilter(from, left), through+1); err != nil {
 		return 0, err
 	}
 	return through, nil

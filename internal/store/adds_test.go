@@ -238,13 +238,38 @@ func TestRemoveAddsOfTenants(t *testing.T) {
 }
 
 // TestRemoveAddsInAnyOrder: whatever adds are removed together and one by one, the stream has the others, and the server
-// counts them right.
+// counts them right. It does so with the filter of each door, and if purges that leave many adds of tenants have none.
 func TestRemoveAddsInAnyOrder(t *testing.T) {
 	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		tenants    bool
+		unfiltered uint64
+	}{
+		{"timers.add", false, store.ManyLeft},
+		{"tenants", true, store.ManyLeft},
+		{"tenants, without a filter if 40 are left", true, 40},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			testRemoveAddsInAnyOrder(t, c.tenants, c.unfiltered)
+		})
+	}
+}
+
+func testRemoveAddsInAnyOrder(t *testing.T, tenants bool, unfiltered uint64) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))
-	s := open(t, natstest.Run(t).InProcess())
-	cons := addConsumer(t, s)
+	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.Tenants = tenants })
+	s.PurgeWithoutFilterFrom(unfiltered)
+	cons, publish, remove := addConsumer(t, s), publishAdds, s.RemoveAdds
+	if tenants {
+		cons = tenantConsumer(t, s)
+		publish = func(t *testing.T, s *store.Store, n, size int) {
+			publishAddsOn(t, s, strings.Replace(schemas.SubjectTenantAdd, "*", fmt.Sprint("A", rng.IntN(3)), 1), n, size)
+		}
+		remove = s.RemoveTenantAdds
+	}
 	var held []uint64 // the adds that are in the stream
 	last := uint64(0)
 	for step := range testsize.Choose(t, "steps", 150, 500, 2000) {
@@ -256,7 +281,7 @@ func TestRemoveAddsInAnyOrder(t *testing.T) {
 			if rng.IntN(4) == 0 {
 				size *= 100 // the stream begins further files
 			}
-			publishAdds(t, s, n, size)
+			publish(t, s, n, size)
 			for range n {
 				last++
 				held = append(held, last)
@@ -285,7 +310,7 @@ func TestRemoveAddsInAnyOrder(t *testing.T) {
 			for seq := first; seq <= to; seq++ {
 				seqs = append(seqs, seq)
 			}
-			through, err := s.RemoveAdds(t.Context(), seqs)
+			through, err := remove(t.Context(), seqs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,27 +332,26 @@ func TestRemoveAddsInAnyOrder(t *testing.T) {
 			t.Fatalf("seed %d, step %d, %s: the stream has %d adds from %d to %d, want %d from %d to %d", seed, step, what, got.Msgs, got.FirstSeq, got.LastSeq, len(held), first, last)
 		}
 	}
-	for len(held) > 0 {
-		b, err := cons.Fetch(min(len(held), 500), jetstream.FetchMaxWait(waittest.Bound))
+	for end := time.Now().Add(waittest.Bound); len(held) > 0; {
+		b, err := cons.Fetch(min(len(held), 500), jetstream.FetchMaxWait(store.RouterAckWait))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := 0
 		for m := range b.Messages() {
 			meta, err := m.Metadata()
 			if err != nil {
 				t.Fatal(err)
 			}
-			got++
 			if meta.NumDelivered > 1 { // the machine is slow
 				continue
 			}
+			end = time.Now().Add(waittest.Bound)
 			if meta.Sequence.Stream != held[0] {
 				t.Fatalf("seed %d: add %d is delivered, want %d", seed, meta.Sequence.Stream, held[0])
 			}
 			held = held[1:]
 		}
-		if got == 0 {
+		if time.Now().After(end) {
 			t.Fatalf("seed %d: %d adds from %d on are not delivered: %v", seed, len(held), held[0], b.Error())
 		}
 	}
@@ -336,8 +360,9 @@ func TestRemoveAddsInAnyOrder(t *testing.T) {
 // TestPurgeFilter: only a purge of tenants' adds that leaves a large backlog has no filter.
 func TestPurgeFilter(t *testing.T) {
 	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
 	for left, want := range map[uint64]string{0: schemas.SubjectTenantAdd, store.ManyLeft - 1: schemas.SubjectTenantAdd, store.ManyLeft: ""} {
-		if plain, tenants := store.PurgeFilters(left); plain != schemas.SubjectAdd || tenants != want {
+		if plain, tenants := s.PurgeFilters(left); plain != schemas.SubjectAdd || tenants != want {
 			t.Errorf("a purge that leaves %d messages has the filters %q and %q, want %q and %q", left, plain, tenants, schemas.SubjectAdd, want)
 		}
 	}

@@ -32,9 +32,9 @@ const (
 // there now. The wait takes at most the given time, and less while this process has no unsettled add; see the bounds. Calls
 // at the same time share their requests.
 //
-// AwaitAdds returns false if this process does not read adds, if the stream's state cannot be read, and if ctx ends. It is a
-// best effort: another node may have read an add and not stored it, and with replicas a server that led the stream before
-// may answer with an older state.
+// AwaitAdds returns false if this process does not read adds, if the server refuses to tell the stream's state, and if ctx
+// ends. It is a best effort: another node may have read an add and not stored it, and with replicas a server that led the
+// stream before may answer with an older state.
 func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 	if a.readers.Load() == 0 {
 		return false
@@ -44,23 +44,25 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 	newest := a.arrivals.last()
 	info, err := a.stateAfter(within, time.Now())
 	if err != nil {
-		return false
+		return within.Err() != nil && ctx.Err() == nil // whether the time is up
 	}
 	a.arrivals.compare(info.Created, info.State.LastSeq, newest)
-	through, asked := info.State.LastSeq, time.Now()
+	asked := time.Now()
+	wait := a.arrivals.join(info.State.LastSeq)
+	defer a.arrivals.leave(wait)
 	// Since quiet all of these adds that this process has read are settled, and it has read no more of them.
 	quiet, delivered := asked, uint64(0)
 	for look := awaitLook; ; look = min(2*look, awaitLookMax) {
-		at, n := a.arrivals.progress(info.State.FirstSeq, through)
+		at, n := a.arrivals.progress(info.State.FirstSeq, wait)
 		now := time.Now()
 		if at == addsOpen || n != delivered {
 			quiet, delivered = now, n
 		}
 		switch {
-		case at == allSettled, info.State.Msgs == 0, info.State.FirstSeq > through:
+		case at == allSettled, info.State.Msgs == 0, info.State.FirstSeq > wait.through:
 			return true
 		case at == addsComing && now.Sub(quiet) >= awaitComing:
-			a.arrivals.giveUp(through)
+			a.arrivals.giveUp(wait.through)
 			return true
 		case at == addsMissing && now.Sub(quiet) >= awaitMissing:
 			return true
@@ -80,10 +82,10 @@ func (a *Adds) AwaitAdds(ctx context.Context, most time.Duration) bool {
 // arrivals are the adds that the inboxes of this process have delivered. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
-	// delivered are the sequences of the adds, in rising order; at most maxSpans spans, the last ones. dropped is the number of
-	// adds in the spans before them, and droppedLast the last sequence of these.
-	delivered            []addSpan
-	dropped, droppedLast uint64
+	// delivered are the sequences of the adds, in rising order; at most maxSpans spans, the last ones.
+	delivered []addSpan
+	// waits are the calls that wait for adds.
+	waits []*arrivalWait
 	// groups are the groups that may have unsettled adds, the oldest first. When there are sweepAt of them, the settled
 	// ones are removed.
 	groups  [][]arrival
@@ -92,6 +94,13 @@ type arrivals struct {
 	gaveUp uint64
 	// created is the time at which the stream was made.
 	created time.Time
+}
+
+// arrivalWait is a call that waits for the adds up to a sequence.
+type arrivalWait struct {
+	through uint64
+	// delivered counts the deliveries of these adds since the call began to wait; arrivals.mu guards it.
+	delivered uint64
 }
 
 // addSpan are the sequences from first to last.
@@ -133,6 +142,11 @@ func (r *arrivals) deliver(group []*Add) {
 		arrived[i].seq = a.Seq
 		a.arrival = &arrived[i]
 		r.extend(a.Seq)
+		for _, w := range r.waits {
+			if a.Seq <= w.through {
+				w.delivered++
+			}
+		}
 	}
 	r.groups = append(r.groups, arrived)
 	if len(r.groups) >= max(r.sweepAt, leastSweep) {
@@ -175,7 +189,6 @@ func (r *arrivals) extend(seq uint64) {
 		d[i].first = seq
 	default:
 		if d = slices.Insert(d, i, addSpan{seq, seq}); len(d) > maxSpans {
-			r.dropped, r.droppedLast = r.dropped+d[0].last-d[0].first+1, max(r.droppedLast, d[0].last)
 			d = slices.Delete(d, 0, 1)
 		}
 	}
@@ -203,7 +216,6 @@ func (r *arrivals) compare(created time.Time, last, newest uint64) {
 	}
 	if last < newest || !created.Equal(r.created) {
 		r.created, r.delivered, r.gaveUp = created, nil, 0
-		r.dropped, r.droppedLast = 0, 0
 	}
 }
 
@@ -214,19 +226,29 @@ func (r *arrivals) giveUp(through uint64) {
 	r.gaveUp = max(r.gaveUp, through)
 }
 
-// progress returns how far the adds from first, the stream's first one, to through are, and the number of adds up to through
-// that were delivered.
-func (r *arrivals) progress(first, through uint64) (at addsProgress, delivered uint64) {
+// join begins to count the deliveries of the adds up to a sequence, until leave.
+func (r *arrivals) join(through uint64) *arrivalWait {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.droppedLast <= through {
-		delivered = r.dropped
-	}
-	for _, s := range r.delivered {
-		if s.first <= through {
-			delivered += min(s.last, through) - s.first + 1
-		}
-	}
+	w := &arrivalWait{through: through}
+	r.waits = append(r.waits, w)
+	return w
+}
+
+// leave ends the counting of join.
+func (r *arrivals) leave(w *arrivalWait) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits = slices.DeleteFunc(r.waits, func(other *arrivalWait) bool { return other == w })
+}
+
+// progress returns how far the adds from first, the stream's first one, to the last one of a wait are, and how often they were
+// delivered during the wait.
+func (r *arrivals) progress(first uint64, w *arrivalWait) (at addsProgress, delivered uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	through := w.through
+	delivered = w.delivered
 	for len(r.groups) > 0 && isSettled(r.groups[0]) {
 		r.groups[0] = nil
 		r.groups = r.groups[1:]

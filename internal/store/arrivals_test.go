@@ -7,24 +7,36 @@ import (
 	"time"
 )
 
-// TestArrivalsThrough: the number of delivered adds that progress returns is that of the adds up to a sequence. So later adds
-// do not look like progress.
+// TestArrivalsThrough: a wait counts the deliveries of its adds since it began, and no others. So later adds do not look like
+// progress, and earlier ones do, however many spans there are after them.
 func TestArrivalsThrough(t *testing.T) {
 	t.Parallel()
 	var r arrivals
+	deliver := func(seq uint64) { r.deliver([]*Add{{Seq: seq}}) }
+	deliver(1)
+	w, later := r.join(6), r.join(9)
 	for _, step := range []struct {
-		deliver, want uint64 // what is delivered, and how many up to 6 are then
-	}{{3, 1}, {9, 1}, {4, 2}, {10, 2}, {6, 3}, {7, 3}, {5, 4}, {4, 4}} {
-		r.deliver([]*Add{{Seq: step.deliver}})
-		if _, got := r.progress(1, 6); got != step.want {
-			t.Errorf("after %d: %d of the adds up to 6 were delivered, want %d", step.deliver, got, step.want)
+		deliver, want, later uint64 // what is delivered, and how many up to 6 and up to 9 are then
+	}{{3, 1, 1}, {9, 1, 2}, {4, 2, 3}, {10, 2, 3}, {6, 3, 4}, {7, 3, 5}, {5, 4, 6}, {4, 5, 7}} {
+		deliver(step.deliver)
+		_, got := r.progress(1, w)
+		if _, also := r.progress(1, later); got != step.want || also != step.later {
+			t.Errorf("after %d: %d adds up to 6 and %d up to 9 were delivered, want %d and %d", step.deliver, got, also, step.want, step.later)
 		}
 	}
-	// More spans than are kept.
-	r = arrivals{}
+	r.leave(w)
+	if deliver(2); w.delivered != 5 || len(r.waits) != 1 {
+		t.Errorf("a wait that has ended counts on: %d deliveries; %d waits", w.delivered, len(r.waits))
+	}
+	r.leave(later)
+	// More spans than are kept are beyond the wait.
+	w = r.join(100)
 	for n := range uint64(3 * maxSpans) {
-		r.deliver([]*Add{{Seq: 2*n + 1}})
-		if _, got := r.progress(1, 6*maxSpans); got != n+1 {
+		deliver(2*n + 1000)
+	}
+	for n := range uint64(50) {
+		deliver(2*n + 1)
+		if _, got := r.progress(1, w); got != n+1 {
 			t.Fatalf("%d adds were delivered, want %d", got, n+1)
 		}
 	}
@@ -50,7 +62,7 @@ func TestArrivals(t *testing.T) {
 	}
 	want := func(when string, first, through uint64, want addsProgress) {
 		t.Helper()
-		if got, _ := r.progress(first, through); got != want {
+		if got, _ := r.progress(first, &arrivalWait{through: through}); got != want {
 			t.Errorf("%s: progress %d of the adds %d to %d, want %d", when, got, first, through, want)
 		}
 	}
@@ -159,11 +171,11 @@ func TestArrivalsSweep(t *testing.T) {
 	if n := len(r.groups); n > 2*leastSweep {
 		t.Errorf("%d of %d groups are kept", n, groups)
 	}
-	if got, _ := r.progress(1, groups+1); got != addsOpen {
+	if got, _ := r.progress(1, &arrivalWait{through: groups + 1}); got != addsOpen {
 		t.Errorf("progress %d, want that the first add is open", got)
 	}
 	first.settle()
-	if got, _ := r.progress(1, groups+1); got != allSettled {
+	if got, _ := r.progress(1, &arrivalWait{through: groups + 1}); got != allSettled {
 		t.Errorf("progress %d, want that all are settled", got)
 	}
 	if n := len(r.groups); n != 0 {

@@ -156,7 +156,13 @@ func TestAwaitAdds(t *testing.T) {
 	if !s.AwaitAdds(bounded, 2*time.Second) {
 		t.Error("AwaitAdds returned false after its time was up")
 	}
+	if !s.AwaitAdds(bounded, time.Nanosecond) {
+		t.Error("AwaitAdds returned false, and its time was up before the stream's state was known")
+	}
 	held[0].Done()
+	if n := s.Waits(); n != 0 {
+		t.Errorf("%d calls wait after all have returned", n)
+	}
 }
 
 // TestAwaitAddsOfOthers: the wait for adds that another router has read is bounded, however long a call may wait for its

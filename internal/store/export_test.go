@@ -47,16 +47,24 @@ func (r *AddReader) Left() int { return r.r.Requested() }
 const MinPurge = minPurge
 
 // PurgeFilters returns the filters of a purge that leaves a number of messages: of adds on timers.add, and of tenants.
-func PurgeFilters(left uint64) (plain, tenants string) {
-	return purgeFilter(defaultDoor, left), purgeFilter(tenantDoor, left)
+func (a *Adds) PurgeFilters(left uint64) (plain, tenants string) {
+	return a.purgeFilter(defaultDoor, left), a.purgeFilter(tenantDoor, left)
 }
 
 // ManyLeft is manyLeft.
 const ManyLeft = manyLeft
 
+// PurgeWithoutFilterFrom makes purges that leave a number of messages or more have no filter.
+func (a *Adds) PurgeWithoutFilterFrom(left uint64) { a.unfilteredFrom = left }
+
 // RemoveAdds is removeAdds for adds on timers.add.
 func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
 	return a.removeAdds(ctx, defaultDoor, seqs)
+}
+
+// RemoveTenantAdds is removeAdds for adds of tenants.
+func (a *Adds) RemoveTenantAdds(ctx context.Context, seqs []uint64) (uint64, error) {
+	return a.removeAdds(ctx, tenantDoor, seqs)
 }
 
 // Ack acknowledges an add of a reader without an Inbox.
@@ -104,3 +112,10 @@ func ReserveOf(maxBytes int64) int64 { return reserveOf(maxBytes) }
 
 // Delivered returns the greatest sequence of the adds that were delivered here, as far as AwaitAdds knows.
 func (a *Adds) Delivered() uint64 { return a.arrivals.last() }
+
+// Waits returns the number of calls of AwaitAdds that wait.
+func (a *Adds) Waits() int {
+	a.arrivals.mu.Lock()
+	defer a.arrivals.mu.Unlock()
+	return len(a.arrivals.waits)
+}

@@ -327,6 +327,21 @@ func addConsumer(t *testing.T, s *store.Store) jetstream.Consumer {
 	return c
 }
 
+// tenantConsumer makes the consumer of tenants' adds, and returns it.
+func tenantConsumer(t *testing.T, s *store.Store) jetstream.Consumer {
+	t.Helper()
+	inbox, err := s.OpenTenantInbox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox.Close()
+	c, err := s.JetStream().Consumer(t.Context(), schemas.StreamAdd, store.TenantConsumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func readAdds(t *testing.T, s *store.Store) *store.AddReader {
 	t.Helper()
 	r, err := s.ReadAdds(t.Context())
@@ -339,10 +354,16 @@ func readAdds(t *testing.T, s *store.Store) *store.AddReader {
 // publishAdds publishes n adds: of size zero bytes, or for size 0 with their sequence as data.
 func publishAdds(t *testing.T, s *store.Store, n, size int) {
 	t.Helper()
+	publishAddsOn(t, s, schemas.SubjectAdd, n, size)
+}
+
+// publishAddsOn is publishAdds for another subject.
+func publishAddsOn(t *testing.T, s *store.Store, subject string, n, size int) {
+	t.Helper()
 	var stored []jetstream.PubAckFuture
 	for i := range n {
 		name := fmt.Sprint(i + 1)
-		m := &nats.Msg{Subject: schemas.SubjectAdd, Header: nats.Header{"n": {name}}, Data: []byte(name)}
+		m := &nats.Msg{Subject: subject, Header: nats.Header{"n": {name}}, Data: []byte(name)}
 		if size > 0 {
 			m.Data = make([]byte, size)
 		}
