@@ -65,22 +65,29 @@ type Writer struct {
 // is delayed, so are those after it.
 func (w *Writer) Write(ctx context.Context, adds []*Add) {
 	delayed := map[schemas.TimerID]error{}
+	var repeated map[schemas.TimerID]bool
 	for len(adds) > 0 {
 		var now, later []*Add
 		seen := make(map[schemas.TimerID]struct{}, len(adds))
 		for _, a := range adds {
-			_, repeated := seen[a.Spec.Timer]
+			_, again := seen[a.Spec.Timer]
 			switch err := delayed[a.Spec.Timer]; {
 			case err != nil:
 				w.Sink.Delay(a, err)
-			case repeated:
+			case again:
 				later = append(later, a)
+				if _, known := repeated[a.Spec.Timer]; !known {
+					if repeated == nil {
+						repeated = map[schemas.TimerID]bool{}
+					}
+					repeated[a.Spec.Timer] = false
+				}
 			default:
 				seen[a.Spec.Timer] = struct{}{}
 				now = append(now, a)
 			}
 		}
-		r := round{Writer: w, ctx: ctx, delayed: delayed}
+		r := round{Writer: w, ctx: ctx, delayed: delayed, repeated: repeated}
 		r.run(now)
 		adds = later
 	}
@@ -93,6 +100,24 @@ type round struct {
 
 	mu      sync.Mutex
 	delayed map[schemas.TimerID]error
+	// repeated has the timers that Write has several adds of, and whether it has written their record and index entry.
+	repeated map[schemas.TimerID]bool
+}
+
+// wrote notes that the round has written the record and the index entry of a timer.
+func (r *round) wrote(id schemas.TimerID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, again := r.repeated[id]; again {
+		r.repeated[id] = true
+	}
+}
+
+// written reports whether this Write has written the record and the index entry of a timer.
+func (r *round) written(id schemas.TimerID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.repeated[id]
 }
 
 // delay delays an add, and later adds of the same timer.
@@ -229,6 +254,7 @@ func (r *round) create(adds []*Add) (exist []*Add) {
 			if a.Seq != 0 {
 				r.Dedup.Stored(startMs, a.Seq)
 			}
+			r.wrote(a.Spec.Timer)
 			r.Sink.Store(a, Stored, &a.Record)
 		case errors.Is(err, store.ErrRevision):
 			exist = append(exist, a)
@@ -250,10 +276,15 @@ func (r *round) create(adds []*Add) (exist []*Add) {
 	return exist
 }
 
-// maxRepairTries bounds how often a record is read that changes in between. Of the groups that a node processes at a time,
-// up to maxParallel may have an add of one timer, and each repair makes those of the others fail. The bound lets all of them
-// succeed, also with the repairs of a few other nodes.
+// maxRepairTries bounds how often a record is read that changes in between. Each time, another write has succeeded: of the
+// groups that a node processes at a time, up to maxParallel may have an add of one timer, and other nodes may have some.
 const maxRepairTries = 64
+
+// repaired reports whether the last write of a waiting record was a repair, or a change of the timer. Such a write follows an
+// index entry, as that of repair does, so a repair is not needed after it.
+func repaired(r *schemas.Record) bool {
+	return r.Pending() && r.Queued && r.Moves > 0 && r.Schedule == nil && r.Origin == nil
+}
 
 // exists settles an add whose record exists: it is a duplicate or a conflict.
 func (r *round) exists(a *Add) {
@@ -274,8 +305,13 @@ func (r *round) exists(a *Add) {
 			r.Sink.Reject(a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
 				a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State))
 			return
+		case err == nil && (r.written(a.Spec.Timer) || try > 0 && repaired(&t.Record)):
+			// Of many equal adds at the same time, one repairs the record: another write was made by this Write, or came
+			// between the read and the repair.
 		case err == nil && !t.Record.State.Final():
-			_, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t)
+			if _, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t); err == nil {
+				r.wrote(a.Spec.Timer)
+			}
 		}
 	}
 	if errors.Is(err, store.ErrRevision) {
