@@ -312,11 +312,13 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	t.Logf("killed at stop %d with %d calls under way, after %d fsyncs; %s; %d calls were acknowledged so far", n.seen.Load(), len(n.begun), n.fsyncs, left, l.acked)
 }
 
-// Bounds of a node's start, of its life after the start, and of a check.
+// Bounds of a node's start, of its life after the start, and of a check: checkBound without progress, and checkMax altogether.
+// A node may have thousands of adds to store after a power loss, beside other tests that use the same disk.
 const (
 	startBound = 60 * time.Second
 	lifeBound  = 15 * time.Second
 	checkBound = 60 * time.Second
+	checkMax   = 5 * time.Minute
 )
 
 // ready waits until the node serves. It returns false if the node is killed before.
@@ -367,25 +369,27 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	if s.far {
 		over = begun
 	}
+	wait := patience{begun: begun, fell: begun}
 	for {
-		late := time.Since(begun) > checkBound
-		left, err := adds(ctx, js)
+		left, n, err := adds(ctx, js)
 		if err != nil {
 			t.Fatalf("after the power loss: %v", err)
 		}
-		if late || left == "" && time.Now().After(over) {
+		if n > 0 {
+			if wait.over(addsLeft + n) {
+				return []string{left}
+			}
+		} else if time.Now().After(over) {
 			if err := ended(); err != nil {
 				return []string{err.Error()}
 			}
 			faults, report, err := compare(ctx, c, js, l, s.shards)
+			late := wait.over(len(faults))
 			switch {
 			case err != nil && late:
 				t.Fatalf("after the power loss: %v", err)
 			case err != nil:
 				faults = append(faults, err.Error())
-			}
-			if left != "" {
-				faults = append(faults, left)
 			}
 			// In the far scenes nothing changes any more.
 			if len(faults) == 0 || s.far || late {
@@ -397,20 +401,37 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	}
 }
 
-// adds describes the adds that routers have not processed; empty for none. Processed adds
+// patience decides how long a check waits for a number to fall.
+type patience struct {
+	begun, fell time.Time
+	least       int // 0 before the first call
+}
+
+// addsLeft is more than the faults of any check. With it, adds that wait count as more than faults.
+const addsLeft = 1 << 30
+
+// over reports whether the number n has not fallen for checkBound, or checkMax has passed.
+func (p *patience) over(n int) bool {
+	if p.least == 0 || n < p.least {
+		p.least, p.fell = n, time.Now()
+	}
+	return time.Since(p.fell) > checkBound || time.Since(p.begun) > checkMax
+}
+
+// adds describes and counts the adds that routers have not processed. Processed adds
 // may still be in the stream, because their removal was not synced, which is permitted.
-func adds(ctx context.Context, js jetstream.JetStream) (string, error) {
+func adds(ctx context.Context, js jetstream.JetStream) (text string, n int, err error) {
 	st, err := js.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	text := ""
 	for i := range st.ListConsumers(ctx).Info() {
-		if i.NumPending > 0 || i.NumAckPending > 0 {
-			text += fmt.Sprintf("%s: %d adds pending, %d to be acknowledged after %s; delivered %+v, floor %+v, %d left in the stream", i.Name, i.NumPending, i.NumAckPending, checkBound, i.Delivered, i.AckFloor, st.CachedInfo().State.Msgs)
+		if left := int(i.NumPending) + i.NumAckPending; left > 0 {
+			n += left
+			text += fmt.Sprintf("%s: %d adds pending, %d to be acknowledged; delivered %+v, floor %+v, %d left in the stream", i.Name, i.NumPending, i.NumAckPending, i.Delivered, i.AckFloor, st.CachedInfo().State.Msgs)
 		}
 	}
-	return text, nil
+	return text, n, nil
 }
 
 // readers is the number of concurrent readers of records.
