@@ -87,7 +87,7 @@ hour, with --quick about ten minutes, in which the machine should do nothing els
 	f.Float64Var(&c.Scale, "scale", 1, "factor up to 1 for counts and durations (with --quick 0.25)")
 	f.StringSliceVar(&c.Only, "only", nil, "rows to run: "+strings.Join(bench.CompareRowNames(), ", "))
 	f.StringVar(&before, "before", "", "the belfry-bench of another commit, whose node takes part as a third system")
-	f.BoolVar(&floor, "floor", false, `also measure the floor (the JetStream operations alone), which takes half as long again; see "belfry-bench floor"`)
+	f.BoolVar(&floor, "floor", false, `also measure the floor (only the JetStream operations), which takes half as long again; see "belfry-bench floor"`)
 	f.BoolVar(&index, "search-index", true, "run the search index in the node, as belfry serve does")
 	f.StringVar(&c.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
 	f.IntVar(&c.Size, "size", bench.DefaultSize, "bytes of data of an event")
@@ -126,14 +126,14 @@ is lost, fires twice or early. A cancel is a purge of the timer's subject.
 func (t *tool) floorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "floor",
-		Short: "Measure only the JetStream operations of Belfry's data model, as a baseline for Belfry",
-		Long: `Measure the floor: a process that does only the JetStream operations of Belfry's data
-model. Add: the event is stored in a stream, delivered, and stored as a key by
-compare-and-set. Fire: the key is replaced (claimed), the event is published, the key is
-replaced again (concluded). Cancel: a request, a compare-and-set, a reply. The floor
-validates nothing, has no index, search index or leases, retries nothing, and keeps
-pending timers only in memory. The distance to Belfry's figures is about what better code
-could gain with this data model, server and client.
+		Short: "Measure a reference program with the JetStream operations of Belfry's data model",
+		Long: `Measure the floor: a reference program that does the JetStream operations of Belfry's data
+model and nothing else. Add: the event is stored in a stream and delivered; an index entry
+and a key are stored, the key by compare-and-set. Fire: the key is replaced (claimed), the
+event is published, the key is replaced again (concluded). Cancel: a request, a
+compare-and-set, a reply. The floor validates nothing, has no search index or leases,
+retries nothing, and keeps pending timers only in memory. The distance to Belfry's figures
+is what Belfry's own code costs. The floor is no lower bound.
 
 "belfry-bench compare --floor" measures it in turns with Belfry and NATS's own schedules.`,
 		Args: cobra.ArbitraryArgs,

@@ -18,25 +18,29 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file measures the floor: a process that does only the JetStream operations that Belfry's data model requires
-// (floornode.go). Its figures estimate the best that any program with this data model, server and client could reach on
-// the same machine:
+// This file measures the floor: a reference program that does the JetStream operations of Belfry's data model and nothing
+// else (floornode.go):
 //
-//	add     The server stores the event in a stream and delivers it to the process. The process creates the message of
-//	        the timer's key in one of four streams, by compare-and-set. Later a purge removes the event from the first
-//	        stream.
-//	fire    Replace the key's message (claimed), publish the event to a stream, replace the key's message (concluded).
-//	cancel  Receive a request, replace the key's message, reply.
+//	add     The server stores the event in a stream and delivers it to the process. The process writes index entries, and
+//	        creates the message of the timer's key in one of four streams, by compare-and-set. Later a purge, or an
+//	        acknowledgement, removes the event from the first stream.
+//	fire    Replace the key's message (claimed; it keeps the event), publish the event to a stream with a message id, replace
+//	        the key's message (concluded; it expires).
+//	cancel  Receive a request, replace the key's message (it expires), reply.
 //
 // To replace a key's message is a compare-and-set with a roll-up, which removes the old message, because nats-server brings
 // old messages back after a crash that only the history limit dropped (work-around 1). In the safe profile a batch with
 // roll-ups has a journal (work-around 18).
 //
-// Where the order of operations or a pause decides a figure, the floor does what Belfry does: it reads adds in groups,
-// purges many at once, claims few timers first, and concludes when no claim waits.
+// Where the order of operations, a pause or a bound decides a figure, the floor does what Belfry does: it reads adds in
+// groups, and in the safe profile lets them wait for others, removes many at once, claims few timers first, and concludes when
+// no claim waits.
 //
-// It has no validation, records, index entries, message ids, search index, leases, metrics or retries. It keeps pending timers only in memory, so a restart loses them. A failed write ends the process and
-// the run.
+// It has no validation, records, far index entries, tail of the shards, search index, leases, metrics or retries. It keeps
+// pending timers only in memory, so a restart loses them. A failed write ends the process and the run.
+//
+// The distance between Belfry and the floor is what Belfry's own code costs. The floor is no lower bound: another order, other
+// pauses or another size of batches may be faster.
 const (
 	floorAddStream, floorAddSubject = "BENCH_FLOOR_ADD", "bench.floor.add"
 	floorFiredStream                = "BENCH_FLOOR_FIRED"
@@ -47,7 +51,8 @@ const (
 	floorShards = schemas.DefaultShards
 )
 
-// Data of a key's message after the timer has left the state pending. A pending timer has the event itself.
+// Data of a key's message after the timer has left the state pending. A pending timer has the event itself, and a claimed one
+// floorClaimed and the event.
 const (
 	floorClaimed   = `{"state":"claimed"}`
 	floorConcluded = `{"state":"success"}`
@@ -58,6 +63,9 @@ func floorStream(shard int) string { return "BENCH_FLOOR_" + strconv.Itoa(shard)
 
 // floorKeys returns the subject prefix of a shard's keys. Two tokens follow: the id of the run and the number of the timer.
 func floorKeys(shard int) string { return "bench.floor.key." + strconv.Itoa(shard) + "." }
+
+// floorIndex returns the subject prefix of a shard's index entries. Two tokens follow: the second and a number.
+func floorIndex(shard int) string { return "bench.floor.index." + strconv.Itoa(shard) + "." }
 
 // floorJournal returns the subject of the journals of a shard's stream, "" for other streams.
 func floorJournal(stream string) string {
@@ -132,7 +140,7 @@ func (f floorSystem) follow(_ context.Context, a *Adder, count int, want schemas
 	return &floorLedger{floor: f, adder: a, count: count, want: want}, nil
 }
 
-func (f floorSystem) known(ctx context.Context) (int, error) { return f.count(ctx, ">") }
+func (f floorSystem) known(ctx context.Context) (int, error) { return f.count(ctx, "*.*") }
 
 // count counts the keys that match a filter, in all shards.
 func (f floorSystem) count(ctx context.Context, filter string) (int, error) {
@@ -166,25 +174,35 @@ func (f floorSystem) explain(ctx context.Context, a *Adder, n int) (string, erro
 	return "pending still", nil
 }
 
-// concluded waits until no timer is claimed and not concluded. It fails if their number does not fall for storePatience.
+// concluded waits until no timer is claimed, and as many are concluded as events are in the stream. It fails if their number
+// does not fall for storePatience.
 func (f floorSystem) concluded(ctx context.Context) error {
 	least, fell := -1, time.Now()
 	for {
-		claimed := 0
-		for shard := range floorShards {
-			n, err := f.countData(ctx, shard, floorKeys(shard)+">", func(data []byte) bool { return string(data) == floorClaimed })
-			if err != nil {
-				return err
-			}
-			claimed += n
+		fired, err := f.countMessages(ctx, floorFiredStream, floorFired+">")
+		if err != nil {
+			return err
 		}
+		claimed, concluded := 0, 0
+		complete, err := f.read(ctx, "*.*", func(_ string, data []byte) {
+			switch {
+			case bytes.HasPrefix(data, []byte(floorClaimed)):
+				claimed++
+			case string(data) == floorConcluded:
+				concluded++
+			}
+		})
+		if err != nil {
+			return err
+		}
+		open := max(claimed, fired-concluded)
 		switch {
-		case claimed == 0:
+		case open == 0 && complete:
 			return nil
-		case least < 0 || claimed < least:
-			least, fell = claimed, time.Now()
+		case least < 0 || open < least:
+			least, fell = open, time.Now()
 		case time.Since(fell) > storePatience:
-			return fmt.Errorf("%w: %d timers were claimed and not concluded", ErrUnsound, claimed)
+			return fmt.Errorf("%w: %d events were published; %d timers were concluded, %d claimed and not concluded", ErrUnsound, fired, concluded, claimed)
 		}
 		if !waitUntil(ctx, time.Now().Add(againPause)) {
 			return context.Cause(ctx)
@@ -204,12 +222,6 @@ func (l *floorLedger) beside(context.Context) {}
 func (l *floorLedger) end()                   {}
 
 func (l *floorLedger) account(ctx context.Context, _ *progress, v *Verified) error {
-	run := strings.TrimSuffix(l.adder.prefix, "-")
-	found, err := l.floor.count(ctx, run+".*")
-	if err != nil {
-		return err
-	}
-	*v = stored(l.count, found)
 	is, known := map[schemas.State]func([]byte) bool{
 		schemas.StateCancelled: func(data []byte) bool { return string(data) == floorCancelled },
 		schemas.StatePending:   func(data []byte) bool { return !bytes.HasPrefix(data, []byte(`{"state":`)) },
@@ -217,12 +229,32 @@ func (l *floorLedger) account(ctx context.Context, _ *progress, v *Verified) err
 	if !known {
 		return fmt.Errorf("the floor does not account for timers in state %s", l.want)
 	}
-	for shard := range floorShards {
-		others, err := l.floor.countData(ctx, shard, floorKeys(shard)+run+".*", func(data []byte) bool { return !is(data) })
-		if err != nil {
-			return err
+	messages, others := make([]int, l.count), 0
+	complete, err := l.floor.read(ctx, strings.TrimSuffix(l.adder.prefix, "-")+".*", func(subject string, data []byte) {
+		n, err := strconv.Atoi(subject[strings.LastIndexByte(subject, '.')+1:])
+		if err != nil || n < 0 || n >= l.count {
+			others++
+			return
 		}
-		v.Wrong += others
+		messages[n]++
+		if !is(data) {
+			v.Wrong++
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if !complete {
+		return fmt.Errorf("%w: the keys changed while they were counted", ErrUnsound)
+	}
+	v.Expected, v.Duplicates = l.count, others
+	for _, m := range messages {
+		if m == 0 {
+			v.Missing++
+			continue
+		}
+		v.Found++
+		v.Duplicates += m - 1
 	}
 	if v.Wrong > 0 {
 		v.Why = map[string]int{"not " + l.want.String(): v.Wrong}
@@ -230,37 +262,48 @@ func (l *floorLedger) account(ctx context.Context, _ *progress, v *Verified) err
 	return nil
 }
 
-// countData reads the keys of a shard that match a filter, and counts those whose data match.
-func (f floorSystem) countData(ctx context.Context, shard int, filter string, match func([]byte) bool) (n int, err error) {
+// read passes the keys that match a filter to each, in all shards. complete is false if keys were replaced meanwhile.
+func (f floorSystem) read(ctx context.Context, filter string, each func(subject string, data []byte)) (complete bool, err error) {
+	complete = true
+	for shard := range floorShards {
+		all, err := f.readShard(ctx, shard, floorKeys(shard)+filter, each)
+		if err != nil {
+			return false, err
+		}
+		complete = complete && all
+	}
+	return complete, nil
+}
+
+// readShard passes the keys of a shard that match a filter to each. all is false if some of them did not come.
+func (f floorSystem) readShard(ctx context.Context, shard int, filter string, each func(subject string, data []byte)) (all bool, err error) {
 	c, err := f.js.OrderedConsumer(ctx, floorStream(shard), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter}, InactiveThreshold: readerGone,
 	})
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	info, err := c.Info(ctx)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	for left := int(info.NumPending); left > 0; {
 		batch, err := c.Fetch(min(left, window), jetstream.FetchMaxWait(accountQuiet))
 		if err != nil {
-			return 0, err
+			return false, err
 		}
 		got := 0
 		for m := range batch.Messages() {
 			got++
-			if match(m.Data()) {
-				n++
-			}
+			each(m.Subject(), m.Data())
 		}
 		if err := batch.Error(); err != nil {
-			return 0, err
+			return false, err
 		}
 		if got == 0 {
-			break // replaced while they were read
+			return false, nil // replaced while they were read, or the machine is busy
 		}
 		left -= got
 	}
-	return n, nil
+	return true, nil
 }

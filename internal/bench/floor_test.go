@@ -18,7 +18,7 @@ func floor(t *testing.T, name string, change func(*Config)) *Result {
 	return runOn(t, Floor, OnEmbedded, name, change)
 }
 
-// TestFloorAdd: each add is two stored messages, also in the batches of the safe profile.
+// TestFloorAdd: each add is two stored messages and a part of an index entry, also in the batches of the safe profile.
 func TestFloorAdd(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -31,8 +31,9 @@ func TestFloorAdd(t *testing.T) {
 			if r.Verified.Found != 1200 || figure(t, r, "timers stored") <= 0 || figure(t, r, apartFigure) <= 0 {
 				t.Errorf("got %+v, want 1,200 timers, a rate, and the CPU of the process", r)
 			}
-			if stored := figure(t, r, "messages stored a timer"); c.profile == app.ProfileFast && stored != 2 {
-				t.Errorf("a timer stored %v messages, want 2", stored)
+			// Timers that are due in a month seldom share an entry. A batch stores a journal, too.
+			if stored := figure(t, r, "messages stored a timer"); stored < 2.5 || stored > 3.1 {
+				t.Errorf("a timer stored %v messages, want 3", stored)
 			}
 		})
 	}
@@ -46,7 +47,8 @@ func TestFloorSingles(t *testing.T) {
 	}
 }
 
-// TestFloorSteady: a timer is five stored messages: the add, the message of its key three times, and the event.
+// TestFloorSteady: a timer is five stored messages, the add, the message of its key three times, and the event, and a part of
+// an index entry.
 func TestFloorSteady(t *testing.T) {
 	t.Parallel()
 	for _, profile := range []app.Profile{app.ProfileFast, app.ProfileSafe} {
@@ -57,8 +59,8 @@ func TestFloorSteady(t *testing.T) {
 				t.Errorf("got %+v, want 400 timers with their lateness, all seen by the subscriber", r)
 			}
 			// The last timers may be concluded after the measurement.
-			if stored := figure(t, r, "messages stored a timer"); stored < 4.5 || stored > 5 {
-				t.Errorf("a timer stored %v messages, want 5", stored)
+			if stored := figure(t, r, "messages stored a timer"); stored < 4.5 || stored > 6 {
+				t.Errorf("a timer stored %v messages, want 5 to 6", stored)
 			}
 		})
 	}
@@ -108,7 +110,7 @@ func TestFloorDies(t *testing.T) {
 	c := config(t)
 	c.System = Floor
 	_, err := Run(t.Context(), breaksFloor{}, c, 1)
-	if err == nil || !strings.Contains(err.Error(), "the floor ended during the run") || !strings.Contains(err.Error(), "write timer") {
+	if err == nil || !strings.Contains(err.Error(), "the floor ended during the run") || !strings.Contains(err.Error(), "no responders") {
 		t.Errorf("got %v, want an error that says why the process ended", err)
 	}
 }

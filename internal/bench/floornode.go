@@ -18,6 +18,7 @@ import (
 	"github.com/belfryio/belfry/internal/hrtimer"
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // floorSpec has the settings of the process of the floor.
@@ -27,31 +28,42 @@ type floorSpec struct {
 	Batches bool `json:"batches"`
 }
 
-// Bounds of the process of the floor. The bounds that a node has, too, are the same.
+// Bounds of the process of the floor. They are those of a node; where a node has a bound for each shard, this is the sum.
 const (
-	// floorWindow bounds the writes in flight. It exceeds the sum of floorAdding, floorFiring, floorConcluding and the
-	// callers of a cancel run, so writes do not block on it.
-	floorWindow     = 16384
-	floorAdding     = 4096 // adds being stored
-	floorFiring     = 8192 // timers being claimed or published
-	floorConcluding = 512  // final writes, while no claim waits
-	// floorFirst is the number of timers that fire at the same time after a pause. It grows by one with each event, up to
+	// floorWindow bounds the writes in flight. It exceeds the sum of floorAdding, as many index entries, floorFiring,
+	// floorConcluding and the callers of a cancel run, so writes do not block on it.
+	floorWindow     = 1 << 15
+	floorAdding     = 4096               // adds being stored
+	floorFiring     = floorShards * 2048 // timers being claimed or published
+	floorConcluding = floorShards * 512  // final writes, while no claim waits
+	// floorFirst is the number of timers that fire at the same time after a pause. It grows by one with each claim, up to
 	// floorFiring, so that the first events do not wait behind thousands of claims.
-	floorFirst = 64
+	floorFirst = floorShards * 16
 	// floorReads bounds the adds that are requested and not read, floorReadBytes the bytes of a request. floorPace is the
 	// minimum time between two groups of adds, unless many wait.
 	floorReads     = 1024
 	floorReadBytes = 32 << 20
 	floorPace      = 2 * time.Millisecond
-	// floorPurge is the number of stored adds that are purged at once. Fewer are purged after floorPurgeDelay, or when no
-	// add was stored for floorIdle.
-	floorPurge      = 2048
-	floorPurgeDelay = 100 * time.Millisecond
-	floorIdle       = 10 * time.Millisecond
-	// floorJournalBytes bounds the journal of a batch.
-	floorJournalBytes = 1 << 20
-	// floorHistory is the history of a key. Roll-ups remove what is replaced, so it is not reached.
-	floorHistory = 8
+	// In the safe profile groups of adds are floorLinger apart if the last one had floorLeast adds or more, unless many wait.
+	floorLinger = 100 * time.Millisecond
+	floorLeast  = 16
+	// floorGroup bounds the timers that share an index entry. An entry expires floorKeep after its timers are due.
+	floorGroup = 64
+	floorKeep  = time.Hour
+	// Stored adds are removed floorFlush apart, or when there are floorFlushSize. floorPurge is the least number that is
+	// purged together; fewer are acknowledged. The newest one stays for floorHold.
+	floorFlush     = 100 * time.Millisecond
+	floorFlushSize = 2048
+	floorPurge     = 32
+	floorHold      = 300 * time.Millisecond
+	// floorUnacked bounds the adds that are delivered and not removed.
+	floorUnacked = 20_000
+	// floorJournalBytes bounds the journal of a batch; a part of a message is for its subject.
+	floorJournalBytes, floorJournalSubject = 1 << 20, 1 << 10
+	// floorHistory is the number of messages that a key keeps: those of journals, which are not rolled up.
+	floorHistory = 16
+	// floorRetention is the time for which concluded and cancelled timers are kept.
+	floorRetention = time.Hour
 	// floorLate is the time after which a Go timer ends a wait if the kernel's timer has not.
 	floorLate = 2 * time.Millisecond
 )
@@ -61,9 +73,10 @@ type floorNode struct {
 	nc     *nats.Conn
 	client *jet.Client
 	fail   context.CancelCauseFunc
+	linger bool // adds wait for others
 	adding chan struct{}
-	// steps has the answered writes, for process. Each timer has at most one step, so the channel never fills. Callbacks
-	// only send to it: they must not publish.
+	// steps has the answered writes, for process. Each timer has at most one step, and floorWindow bounds the timers with a
+	// write. Callbacks only send to it: they must not publish.
 	steps chan floorStep
 	wake  chan struct{} // fireAll has something to do
 
@@ -75,18 +88,21 @@ type floorNode struct {
 	firing, window, concluding int
 	final                      []*floorTimer
 	// stored is the sequence up to which all adds are stored as keys, beyond has later ones. The stream of adds is new
-	// when the process starts, so stored starts at 0.
-	stored uint64
-	beyond map[uint64]struct{}
+	// when the process starts, so stored starts at 0. toRemove are the stored adds that are not removed, in their order.
+	stored   uint64
+	beyond   map[uint64]*jet.Delivery
+	toRemove []*jet.Delivery
+	storedAt time.Time // of the newest one
+	entries  int       // index entries that were written
 }
 
 // floorTimer is one timer.
 type floorTimer struct {
 	id, key string
-	stream  string
+	shard   int
 	service string
 	dueMs   int64
-	add     uint64 // sequence of the add
+	add     *jet.Delivery
 	rev     uint64 // revision of the key
 	data    []byte
 	gone    bool // cancelled
@@ -113,13 +129,13 @@ func runFloor(ctx context.Context, spec floorSpec) error {
 		}
 		defer client.Close()
 		if spec.Batches {
-			client.CommitInBatches(jet.Journals{Subject: floorJournal, MaxBytes: floorJournalBytes})
+			client.CommitInBatches(jet.Journals{Subject: floorJournal, MaxBytes: int(min(floorJournalBytes, client.MaxPayload()-floorJournalSubject))})
 		}
 		ctx, fail := context.WithCancelCause(ctx)
 		defer fail(nil)
 		n := &floorNode{
-			nc: nc, client: client, fail: fail, adding: make(chan struct{}, floorAdding), steps: make(chan floorStep, 2*floorWindow),
-			wake: make(chan struct{}, 1), window: floorFirst, timers: map[string]*floorTimer{}, beyond: map[uint64]struct{}{},
+			nc: nc, client: client, fail: fail, linger: spec.Batches, adding: make(chan struct{}, floorAdding), steps: make(chan floorStep, 2*floorWindow),
+			wake: make(chan struct{}, 1), window: floorFirst, timers: map[string]*floorTimer{}, beyond: map[uint64]*jet.Delivery{},
 		}
 		return n.run(ctx)
 	})
@@ -144,7 +160,7 @@ func (n *floorNode) run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { n.process(ctx) })
 	wg.Go(func() { n.fireAll(ctx) })
-	wg.Go(func() { n.purge(ctx) })
+	wg.Go(func() { n.remove(ctx) })
 	n.fail(n.read(ctx, reader))
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -161,9 +177,12 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 	}
 	streams := []jetstream.StreamConfig{{Name: floorFiredStream, Subjects: []string{floorFired + ">"}}}
 	for shard := range floorShards {
-		streams = append(streams, jetstream.StreamConfig{Name: floorStream(shard), Subjects: []string{floorKeys(shard) + ">"}, MaxMsgsPerSubject: floorHistory, AllowRollup: true})
+		streams = append(streams, jetstream.StreamConfig{
+			Name: floorStream(shard), Subjects: []string{floorKeys(shard) + ">", floorIndex(shard) + ">"}, MaxMsgsPerSubject: floorHistory,
+			AllowRollup: true, AllowMsgTTL: true,
+		})
 	}
-	for _, cfg := range append(streams, jetstream.StreamConfig{Name: floorAddStream, Subjects: []string{floorAddSubject}}) {
+	for _, cfg := range append(streams, jetstream.StreamConfig{Name: floorAddStream, Subjects: []string{floorAddSubject}, Retention: jetstream.WorkQueuePolicy}) {
 		cfg.Storage, cfg.AllowAtomicPublish, cfg.AllowDirect = jetstream.FileStorage, true, true
 		s, err := js.CreateStream(ctx, cfg)
 		if err != nil {
@@ -172,8 +191,8 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 		if cfg.Name != floorAddStream {
 			continue
 		}
-		// The consumer needs no acknowledgements, because purges remove stored adds.
-		if _, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "floor", AckPolicy: jetstream.AckNonePolicy}); err != nil {
+		// No run takes so long that an add is delivered again.
+		if _, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "floor", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Hour, MaxAckPending: floorUnacked}); err != nil {
 			return fmt.Errorf("make the consumer of %s: %w", cfg.Name, err)
 		}
 	}
@@ -183,31 +202,83 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 // read stores the adds of the stream, until ctx or the reader ends.
 func (n *floorNode) read(ctx context.Context, r *jet.Reader) error {
 	var last time.Time
+	var group []*floorTimer
 	for {
 		d, err := r.Next(ctx)
 		if err != nil {
 			return err
 		}
-		if rest := floorPace - time.Since(last); rest > 0 && r.Waiting() < floorReads/4 {
-			pause.For(ctx, rest)
+		pace := floorPace
+		if n.linger && len(group) >= floorLeast {
+			pace = floorLinger
+		}
+		for rest := pace - time.Since(last); rest > 0 && r.Waiting() < floorReads/4; rest = pace - time.Since(last) {
+			pause.For(ctx, min(rest, floorPace))
 		}
 		last = time.Now()
-		for d != nil {
+		for group = group[:0]; d != nil && len(group) < floorReads; {
 			t, err := floorParse(d)
 			if err != nil {
 				return err
 			}
-			select {
-			case n.adding <- struct{}{}:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if group = append(group, t); len(group) == floorReads {
+				break
 			}
-			n.write(t, 0, t.data, n.added)
 			if d, err = r.TryNext(); err != nil {
 				return err
 			}
 		}
+		if err := n.store(ctx, group); err != nil {
+			return err
+		}
 	}
+}
+
+// floorSecond is a second of a shard.
+type floorSecond struct {
+	shard  int
+	second int64
+}
+
+// store creates the keys of new timers. Those of one shard that are due in the same second share index entries.
+func (n *floorNode) store(ctx context.Context, group []*floorTimer) error {
+	open := map[floorSecond][]*floorTimer{}
+	for _, t := range group {
+		at := floorSecond{t.shard, t.dueMs / 1000}
+		if open[at] = append(open[at], t); len(open[at]) == floorGroup {
+			n.index(at, open[at])
+			delete(open, at)
+		}
+	}
+	for at, timers := range open {
+		n.index(at, timers)
+	}
+	for _, t := range group {
+		select {
+		case n.adding <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		n.write(t, nil, t.data, n.added)
+	}
+	return nil
+}
+
+// index writes an index entry for timers. Nobody waits for its answer.
+func (n *floorNode) index(at floorSecond, timers []*floorTimer) {
+	n.entries++
+	ids := make([]byte, 0, len(timers)*len(schemas.TimerID{}))
+	for _, t := range timers {
+		id := schemas.NewTimerID(source, t.id)
+		ids = append(ids, id[:]...)
+	}
+	ttl := time.Until(time.Unix(at.second, 0)) + floorKeep
+	subject := floorIndex(at.shard) + strconv.FormatInt(at.second, 10) + "." + strconv.Itoa(n.entries)
+	n.client.WriteAsync(floorStream(at.shard), "index", subject, jet.TTLHeader(ttl), ids, func(_ jet.Ack, err error) {
+		if err != nil {
+			n.fail(fmt.Errorf("write an index entry: %w", err))
+		}
+	})
 }
 
 // floorParse extracts id, service and due time from an event of an Adder. It does not validate the event.
@@ -224,17 +295,20 @@ func floorParse(d *jet.Delivery) (*floorTimer, error) {
 	id := value("id")
 	shard := floorShard(id)
 	return &floorTimer{
-		id: id, key: floorKey(shard, id), stream: floorStream(shard), service: value("timersvc"), dueMs: at.UnixMilli(), add: d.Sequence, data: d.Data,
+		id: id, key: floorKey(shard, id), shard: shard, service: value("timersvc"), dueMs: at.UnixMilli(), add: d, data: d.Data,
 	}, nil
 }
 
 // write replaces the message of a timer's key by compare-and-set, and rolls up the replaced message. process then calls next.
-func (n *floorNode) write(t *floorTimer, rev uint64, data []byte, next func(*floorTimer)) {
-	header := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(rev, 10)}}
-	if rev > 0 {
+func (n *floorNode) write(t *floorTimer, header nats.Header, data []byte, next func(*floorTimer)) {
+	if header == nil {
+		header = nats.Header{}
+	}
+	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(t.rev, 10)}
+	if t.rev > 0 {
 		header[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
 	}
-	n.client.WriteAsync(t.stream, "write", t.key, header, data, func(a jet.Ack, err error) {
+	n.client.WriteAsync(floorStream(t.shard), "write", t.key, header, data, func(a jet.Ack, err error) {
 		if err != nil {
 			n.fail(fmt.Errorf("write timer %s: %w", t.id, err))
 			return
@@ -242,6 +316,11 @@ func (n *floorNode) write(t *floorTimer, rev uint64, data []byte, next func(*flo
 		t.rev = a.Seq
 		n.steps <- floorStep{t, next}
 	})
+}
+
+// end writes the last message of a timer's key, which expires.
+func (n *floorNode) end(t *floorTimer, data string, next func(*floorTimer)) {
+	n.write(t, jet.TTLHeader(floorRetention), []byte(data), next)
 }
 
 // process continues timers after the answers to their writes.
@@ -263,13 +342,17 @@ func (n *floorNode) added(t *floorTimer) {
 	n.timers[t.id] = t
 	heap.Push(&n.heap, t)
 	first := n.heap[0] == t
-	n.beyond[t.add] = struct{}{}
+	n.beyond[t.add.Sequence] = t.add
+	t.add = nil
 	for len(n.beyond) > 0 {
-		if _, ok := n.beyond[n.stored+1]; !ok {
+		d := n.beyond[n.stored+1]
+		if d == nil {
 			break
 		}
 		n.stored++
 		delete(n.beyond, n.stored)
+		n.toRemove = append(n.toRemove, d)
+		n.storedAt = time.Now()
 	}
 	n.mu.Unlock()
 	if first {
@@ -284,30 +367,49 @@ func (n *floorNode) signal() {
 	}
 }
 
-// purge removes the adds that are stored.
-func (n *floorNode) purge(ctx context.Context) {
-	t := time.NewTicker(floorIdle)
+// remove removes the adds that are stored from their stream.
+func (n *floorNode) remove(ctx context.Context) {
+	t := time.NewTicker(floorFlush / 10)
 	defer t.Stop()
-	purged, before, at := uint64(0), uint64(0), time.Now()
-	for {
+	for at := time.Now(); ; {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			return
 		}
 		n.mu.Lock()
-		stored, idle := n.stored, n.stored == before && len(n.beyond) == 0 && len(n.adding) == 0
+		k := len(n.toRemove)
+		if k < floorFlushSize && time.Since(at) < floorFlush {
+			k = 0
+		}
+		if k > 0 && len(n.beyond) == 0 && time.Since(n.storedAt) < floorHold {
+			k-- // the newest one stays
+		}
+		adds := n.toRemove[:k]
+		n.toRemove = n.toRemove[k:]
 		n.mu.Unlock()
-		before = stored
-		if stored == purged || !idle && stored-purged < floorPurge && time.Since(at) < floorPurgeDelay {
+		if k == 0 {
 			continue
 		}
-		if err := n.client.RemoveBelow(ctx, "purge", floorAddStream, floorAddSubject, stored+1); err != nil {
-			n.fail(fmt.Errorf("purge the adds: %w", err))
+		at = time.Now()
+		if err := n.removeAdds(ctx, adds); err != nil {
+			n.fail(fmt.Errorf("remove adds: %w", err))
 			return
 		}
-		purged, at = stored, time.Now()
 	}
+}
+
+// removeAdds removes the oldest adds of the stream.
+func (n *floorNode) removeAdds(ctx context.Context, adds []*jet.Delivery) error {
+	if len(adds) >= floorPurge {
+		return n.client.RemoveBelow(ctx, "purge", floorAddStream, floorAddSubject, adds[len(adds)-1].Sequence+1)
+	}
+	for _, d := range adds {
+		if err := d.Ack(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fireAll claims due timers and concludes published ones, until ctx ends.
@@ -316,18 +418,18 @@ func (n *floorNode) fireAll(ctx context.Context) {
 	defer exact.Stop()
 	defer coarse.Stop()
 	for {
-		claim, conclude, pause := n.next()
+		claim, conclude, wait := n.next()
 		for _, t := range claim {
-			n.write(t, t.rev, []byte(floorClaimed), n.claimed)
+			n.write(t, nil, append([]byte(floorClaimed), t.data...), n.claimed)
 		}
 		for _, t := range conclude {
-			n.write(t, t.rev, []byte(floorConcluded), n.done)
+			n.end(t, floorConcluded, n.done)
 		}
 		if len(claim)+len(conclude) > 0 {
 			continue
 		}
-		exact.Set(pause)
-		coarse.Reset(pause + floorLate)
+		exact.Set(wait)
+		coarse.Reset(wait + floorLate)
 		select {
 		case <-exact.C:
 		case <-coarse.C:
@@ -338,34 +440,14 @@ func (n *floorNode) fireAll(ctx context.Context) {
 	}
 }
 
-// next removes and returns due timers to claim, and if none waits for its claim, published timers to conclude. If there
-// are neither, it returns the time until the next timer is due.
-func (n *floorNode) next() (claim, conclude []*floorTimer, pause time.Duration) {
+// next removes and returns due timers to claim, and if none is due or waits for its claim, published timers to conclude. If
+// there are neither, it returns the time until the next timer is due.
+func (n *floorNode) next() (claim, conclude []*floorTimer, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	nowMs := time.Now().UnixMilli()
-	pause = time.Hour
-	for len(n.heap) > 0 {
-		t := n.heap[0]
-		switch {
-		case t.gone:
-			heap.Pop(&n.heap)
-			continue
-		case t.dueMs > nowMs:
-			pause = time.Until(time.UnixMilli(t.dueMs))
-		case n.firing < n.window:
-			heap.Pop(&n.heap)
-			delete(n.timers, t.id)
-			n.firing++
-			claim = append(claim, t)
-			continue
-		default:
-			return claim, nil, pause // published wakes fireAll
-		}
-		break
-	}
-	if len(claim) > 0 {
-		return claim, nil, 0
+	claim, wait = n.due(time.Now())
+	if len(claim) > 0 || wait == 0 {
+		return claim, nil, time.Hour // an answer to a write wakes fireAll
 	}
 	if n.firing == 0 {
 		n.window = floorFirst
@@ -374,12 +456,40 @@ func (n *floorNode) next() (claim, conclude []*floorTimer, pause time.Duration) 
 	conclude = append(conclude, n.final[:k]...)
 	n.final = n.final[k:]
 	n.concluding += k
-	return nil, conclude, pause
+	return nil, conclude, wait
+}
+
+// due removes and returns the due timers for which the window has room, and the time until the next one is due: 0 if it is
+// due, and the window is full. n.mu is held.
+func (n *floorNode) due(now time.Time) (claim []*floorTimer, wait time.Duration) {
+	for len(n.heap) > 0 {
+		t := n.heap[0]
+		if !t.gone && t.dueMs > now.UnixMilli() {
+			return claim, max(time.UnixMilli(t.dueMs).Sub(now), 1)
+		}
+		if !t.gone && n.firing >= n.window {
+			return claim, 0
+		}
+		heap.Pop(&n.heap)
+		if t.gone {
+			continue
+		}
+		delete(n.timers, t.id)
+		n.firing++
+		claim = append(claim, t)
+	}
+	return claim, time.Hour
 }
 
 // claimed publishes the event of a claimed timer.
 func (n *floorNode) claimed(t *floorTimer) {
-	n.client.WriteAsync(floorFiredStream, "publish", floorFired+t.service, nil, t.data, func(_ jet.Ack, err error) {
+	n.mu.Lock()
+	n.window = min(n.window+1, floorFiring)
+	n.mu.Unlock()
+	n.signal()
+	header := nats.Header{}
+	jet.SetMsgID(header, t.id)
+	n.client.WriteAsync(floorFiredStream, "publish", floorFired+t.service, header, t.data, func(_ jet.Ack, err error) {
 		if err != nil {
 			n.fail(fmt.Errorf("publish timer %s: %w", t.id, err))
 			return
@@ -392,7 +502,6 @@ func (n *floorNode) claimed(t *floorTimer) {
 func (n *floorNode) published(t *floorTimer) {
 	n.mu.Lock()
 	n.firing--
-	n.window = min(n.window+1, floorFiring)
 	n.final = append(n.final, t)
 	n.mu.Unlock()
 	n.signal()
@@ -424,7 +533,7 @@ func (n *floorNode) cancel(m *nats.Msg) {
 		answer(`{"error":"the timer is not pending"}`)
 		return
 	}
-	n.write(t, t.rev, []byte(floorCancelled), func(*floorTimer) { answer(floorCancelled) })
+	n.end(t, floorCancelled, func(*floorTimer) { answer(floorCancelled) })
 }
 
 // floorHeap is a heap of timers by due time.
