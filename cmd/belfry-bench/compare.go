@@ -133,7 +133,7 @@ and a key are stored, the key by compare-and-set. Fire: the key is replaced (cla
 event is published, the key is replaced again (concluded). Cancel: a request, a
 compare-and-set, a reply. The floor validates nothing, has no search index or leases,
 retries nothing, and keeps pending timers only in memory. The distance to Belfry's figures
-is what Belfry's own code costs. The floor is no lower bound.
+is the cost of what the floor leaves out. The floor is no lower bound.
 
 "belfry-bench compare --floor" measures it in turns with Belfry and NATS's own schedules.`,
 		Args: cobra.ArbitraryArgs,

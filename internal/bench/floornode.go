@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"container/heap"
 	"context"
 	"errors"
@@ -17,8 +16,6 @@ import (
 	"github.com/belfryio/belfry/internal/gctune"
 	"github.com/belfryio/belfry/internal/hrtimer"
 	"github.com/belfryio/belfry/internal/jet"
-	"github.com/belfryio/belfry/internal/pause"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // floorSpec has the settings of the process of the floor.
@@ -28,28 +25,19 @@ type floorSpec struct {
 	Batches bool `json:"batches"`
 }
 
-// Bounds of the process of the floor. They are those of a node; where a node has a bound for each shard, this is the sum.
+// Bounds of the process of the floor; flooradds.go has those of adds. They are those of a node; where a node has a bound for
+// each shard, this is the sum.
 const (
-	// floorWindow bounds the writes in flight. It exceeds the sum of floorAdding, as many index entries, floorFiring,
-	// floorConcluding and the callers of a cancel run, so writes do not block on it.
+	// floorWindow bounds the writes in flight. It exceeds the sum of the adds that are being stored, their index entries,
+	// floorFiring, floorConcluding and the callers of a cancel run, so writes do not block on it.
 	floorWindow     = 1 << 15
-	floorAdding     = 4096               // adds being stored
 	floorFiring     = floorShards * 2048 // timers being claimed or published
-	floorConcluding = floorShards * 512  // final writes, while no claim waits
+	floorConcluding = floorShards * 512  // final writes
 	// floorFirst is the number of timers that fire at the same time after a pause. It grows by one with each claim, up to
 	// floorFiring, so that the first events do not wait behind thousands of claims.
 	floorFirst = floorShards * 16
-	// floorReads bounds the adds that are requested and not read, floorReadBytes the bytes of a request. floorPace is the
-	// minimum time between two groups of adds, unless many wait.
-	floorReads     = 1024
-	floorReadBytes = 32 << 20
-	floorPace      = 2 * time.Millisecond
-	// In the safe profile groups of adds are floorLinger apart if the last one had floorLeast adds or more, unless many wait.
-	floorLinger = 100 * time.Millisecond
-	floorLeast  = 16
-	// floorGroup bounds the timers that share an index entry. An entry expires floorKeep after its timers are due.
-	floorGroup = 64
-	floorKeep  = time.Hour
+	// floorFinal is the number of published timers from which on final writes do not wait for claims.
+	floorFinal = floorShards * 32768
 	// Stored adds are removed floorFlush apart, or when there are floorFlushSize. floorPurge is the least number that is
 	// purged together; fewer are acknowledged. The newest one stays for floorHold.
 	floorFlush     = 100 * time.Millisecond
@@ -60,10 +48,10 @@ const (
 	floorUnacked = 20_000
 	// floorJournalBytes bounds the journal of a batch; a part of a message is for its subject.
 	floorJournalBytes, floorJournalSubject = 1 << 20, 1 << 10
-	// floorHistory is the number of messages that a key keeps: those of journals, which are not rolled up.
+	// floorHistory is the number of messages that a key keeps: those of journals and marks, which are not rolled up.
 	floorHistory = 16
-	// floorRetention is the time for which concluded and cancelled timers are kept.
-	floorRetention = time.Hour
+	// floorRetention is the time for which concluded and cancelled timers are kept. No run takes so long.
+	floorRetention = 24 * time.Hour
 	// floorLate is the time after which a Go timer ends a wait if the kernel's timer has not.
 	floorLate = 2 * time.Millisecond
 )
@@ -74,9 +62,9 @@ type floorNode struct {
 	client *jet.Client
 	fail   context.CancelCauseFunc
 	linger bool // adds wait for others
-	adding chan struct{}
-	// steps has the answered writes, for process. Each timer has at most one step, and floorWindow bounds the timers with a
-	// write. Callbacks only send to it: they must not publish.
+	// steps has the answered writes, for process. It never fills: a timer has one step at most, and until process has
+	// continued it, it counts as being stored, firing or concluding, or its cancel has no answer. Callbacks of the client only
+	// send to it: they must not publish.
 	steps chan floorStep
 	wake  chan struct{} // fireAll has something to do
 
@@ -93,7 +81,6 @@ type floorNode struct {
 	beyond   map[uint64]*jet.Delivery
 	toRemove []*jet.Delivery
 	storedAt time.Time // of the newest one
-	entries  int       // index entries that were written
 }
 
 // floorTimer is one timer.
@@ -134,7 +121,7 @@ func runFloor(ctx context.Context, spec floorSpec) error {
 		ctx, fail := context.WithCancelCause(ctx)
 		defer fail(nil)
 		n := &floorNode{
-			nc: nc, client: client, fail: fail, linger: spec.Batches, adding: make(chan struct{}, floorAdding), steps: make(chan floorStep, 2*floorWindow),
+			nc: nc, client: client, fail: fail, linger: spec.Batches, steps: make(chan floorStep, 2*floorWindow),
 			wake: make(chan struct{}, 1), window: floorFirst, timers: map[string]*floorTimer{}, beyond: map[uint64]*jet.Delivery{},
 		}
 		return n.run(ctx)
@@ -161,7 +148,8 @@ func (n *floorNode) run(ctx context.Context) error {
 	wg.Go(func() { n.process(ctx) })
 	wg.Go(func() { n.fireAll(ctx) })
 	wg.Go(func() { n.remove(ctx) })
-	n.fail(n.read(ctx, reader))
+	adds := &floorAdds{n: n, groups: make(chan struct{}, floorGroups)}
+	n.fail(adds.read(ctx, reader))
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -197,106 +185,6 @@ func (n *floorNode) makeStreams(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// read stores the adds of the stream, until ctx or the reader ends.
-func (n *floorNode) read(ctx context.Context, r *jet.Reader) error {
-	var last time.Time
-	var group []*floorTimer
-	for {
-		d, err := r.Next(ctx)
-		if err != nil {
-			return err
-		}
-		pace := floorPace
-		if n.linger && len(group) >= floorLeast {
-			pace = floorLinger
-		}
-		for rest := pace - time.Since(last); rest > 0 && r.Waiting() < floorReads/4; rest = pace - time.Since(last) {
-			pause.For(ctx, min(rest, floorPace))
-		}
-		last = time.Now()
-		for group = group[:0]; d != nil && len(group) < floorReads; {
-			t, err := floorParse(d)
-			if err != nil {
-				return err
-			}
-			if group = append(group, t); len(group) == floorReads {
-				break
-			}
-			if d, err = r.TryNext(); err != nil {
-				return err
-			}
-		}
-		if err := n.store(ctx, group); err != nil {
-			return err
-		}
-	}
-}
-
-// floorSecond is a second of a shard.
-type floorSecond struct {
-	shard  int
-	second int64
-}
-
-// store creates the keys of new timers. Those of one shard that are due in the same second share index entries.
-func (n *floorNode) store(ctx context.Context, group []*floorTimer) error {
-	open := map[floorSecond][]*floorTimer{}
-	for _, t := range group {
-		at := floorSecond{t.shard, t.dueMs / 1000}
-		if open[at] = append(open[at], t); len(open[at]) == floorGroup {
-			n.index(at, open[at])
-			delete(open, at)
-		}
-	}
-	for at, timers := range open {
-		n.index(at, timers)
-	}
-	for _, t := range group {
-		select {
-		case n.adding <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		n.write(t, nil, t.data, n.added)
-	}
-	return nil
-}
-
-// index writes an index entry for timers. Nobody waits for its answer.
-func (n *floorNode) index(at floorSecond, timers []*floorTimer) {
-	n.entries++
-	ids := make([]byte, 0, len(timers)*len(schemas.TimerID{}))
-	for _, t := range timers {
-		id := schemas.NewTimerID(source, t.id)
-		ids = append(ids, id[:]...)
-	}
-	ttl := time.Until(time.Unix(at.second, 0)) + floorKeep
-	subject := floorIndex(at.shard) + strconv.FormatInt(at.second, 10) + "." + strconv.Itoa(n.entries)
-	n.client.WriteAsync(floorStream(at.shard), "index", subject, jet.TTLHeader(ttl), ids, func(_ jet.Ack, err error) {
-		if err != nil {
-			n.fail(fmt.Errorf("write an index entry: %w", err))
-		}
-	})
-}
-
-// floorParse extracts id, service and due time from an event of an Adder. It does not validate the event.
-func floorParse(d *jet.Delivery) (*floorTimer, error) {
-	value := func(name string) string {
-		_, rest, _ := bytes.Cut(d.Data, []byte(`"`+name+`":"`))
-		v, _, _ := bytes.Cut(rest, []byte{'"'})
-		return string(v)
-	}
-	at, err := time.Parse(time.RFC3339Nano, value("timerat"))
-	if err != nil {
-		return nil, fmt.Errorf("an add has no due time: %w", err)
-	}
-	id := value("id")
-	shard := floorShard(id)
-	return &floorTimer{
-		id: id, key: floorKey(shard, id), shard: shard, service: value("timersvc"), dueMs: at.UnixMilli(), add: d, data: d.Data,
-	}, nil
 }
 
 // write replaces the message of a timer's key by compare-and-set, and rolls up the replaced message. process then calls next.
@@ -337,7 +225,6 @@ func (n *floorNode) process(ctx context.Context) {
 
 // added notes a stored timer.
 func (n *floorNode) added(t *floorTimer) {
-	<-n.adding
 	n.mu.Lock()
 	n.timers[t.id] = t
 	heap.Push(&n.heap, t)
@@ -446,7 +333,7 @@ func (n *floorNode) next() (claim, conclude []*floorTimer, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	claim, wait = n.due(time.Now())
-	if len(claim) > 0 || wait == 0 {
+	if len(claim) > 0 || wait == 0 && len(n.final) < floorFinal {
 		return claim, nil, time.Hour // an answer to a write wakes fireAll
 	}
 	if n.firing == 0 {
@@ -489,7 +376,10 @@ func (n *floorNode) claimed(t *floorTimer) {
 	n.signal()
 	header := nats.Header{}
 	jet.SetMsgID(header, t.id)
-	n.client.WriteAsync(floorFiredStream, "publish", floorFired+t.service, header, t.data, func(_ jet.Ack, err error) {
+	n.client.WriteAsync(floorFiredStream, "publish", floorFired+t.service, header, t.data, func(a jet.Ack, err error) {
+		if err == nil && a.Duplicate {
+			err = errors.New("the stream has its event already")
+		}
 		if err != nil {
 			n.fail(fmt.Errorf("publish timer %s: %w", t.id, err))
 			return
