@@ -276,12 +276,12 @@ func (r *round) create(adds []*Add) (exist []*Add) {
 	return exist
 }
 
-// maxRepairTries bounds how often a record is read that changes in between. Each time, another write has succeeded: of the
-// groups that a node processes at a time, up to maxParallel may have an add of one timer, and other nodes may have some.
+// maxRepairTries bounds how often a record is read that changes in between. Usually another write has succeeded each time: of
+// the groups that a node processes at a time, up to maxParallel may have an add of one timer, and other nodes may have some.
 const maxRepairTries = 64
 
-// repaired reports whether the last write of a waiting record was a repair, or a change of the timer. Such a write follows an
-// index entry, as that of repair does, so a repair is not needed after it.
+// repaired reports whether a record waits, and a repair or a change has written it since it was created. These writes follow an
+// index entry for the due time. So does the write of a retry. After such a write a repair is not needed.
 func repaired(r *schemas.Record) bool {
 	return r.Pending() && r.Queued && r.Moves > 0 && r.Schedule == nil && r.Origin == nil
 }
@@ -289,6 +289,7 @@ func repaired(r *schemas.Record) bool {
 // exists settles an add whose record exists: it is a duplicate or a conflict.
 func (r *round) exists(a *Add) {
 	var t store.Timer
+	var lost uint64 // the revision that the last repair could not replace; 0 before the first
 	err := store.ErrRevision
 	for try := 0; try < maxRepairTries && errors.Is(err, store.ErrRevision); try++ {
 		t, err = r.Records.Get(r.ctx, a.Spec.Timer)
@@ -305,10 +306,11 @@ func (r *round) exists(a *Add) {
 			r.Sink.Reject(a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
 				a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State))
 			return
-		case err == nil && (r.written(a.Spec.Timer) || try > 0 && repaired(&t.Record)):
-			// Of many equal adds at the same time, one repairs the record: another write was made by this Write, or came
-			// between the read and the repair.
+		case err == nil && (r.written(a.Spec.Timer) || t.Rev > lost && lost > 0 && repaired(&t.Record)):
+			// Of many equal adds at the same time, one repairs the record. Either this Write has written the record, or
+			// another write came between the read and the repair.
 		case err == nil && !t.Record.State.Final():
+			lost = t.Rev
 			if _, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t); err == nil {
 				r.wrote(a.Spec.Timer)
 			}
