@@ -87,7 +87,7 @@ func TestFlowCommands(t *testing.T) {
 		t.Errorf("order ls: %v, want nothing", r)
 	}
 	head := schemas.NewTimerID("/s", "head")
-	// The order covers the events that have reached the key, so the second one is added when the first one has.
+	// The order covers only events that have reached the key, so the second one is added when the first one has.
 	for waiting, id := range []string{"head", "next"} {
 		ok[belfry.Receipt](t, n, strings.Fields("add --in 0s --svc jobs --key job:1 --backoff 10m..1h --callback http://127.0.0.1:1 --source /s --id "+id)...)
 		waittest.Until(t, fmt.Sprintf("the head waits for its next attempt, and %d other timers behind it", waiting), func() bool {

@@ -99,7 +99,7 @@ type arrivals struct {
 // arrivalWait is a call that waits for the adds up to a sequence.
 type arrivalWait struct {
 	through uint64
-	// delivered counts the deliveries of these adds since the call began to wait; arrivals.mu guards it.
+	// delivered counts these adds that were delivered for the first time since the call began to wait. arrivals.mu guards it.
 	delivered uint64
 }
 
@@ -143,7 +143,7 @@ func (r *arrivals) deliver(group []*Add) {
 		a.arrival = &arrived[i]
 		r.extend(a.Seq)
 		for _, w := range r.waits {
-			if a.Seq <= w.through {
+			if a.Seq <= w.through && a.Deliveries <= 1 {
 				w.delivered++
 			}
 		}
@@ -226,7 +226,7 @@ func (r *arrivals) giveUp(through uint64) {
 	r.gaveUp = max(r.gaveUp, through)
 }
 
-// join begins to count the deliveries of the adds up to a sequence, until leave.
+// join begins to count the adds up to a sequence that are delivered, until leave.
 func (r *arrivals) join(through uint64) *arrivalWait {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,8 +242,8 @@ func (r *arrivals) leave(w *arrivalWait) {
 	r.waits = slices.DeleteFunc(r.waits, func(other *arrivalWait) bool { return other == w })
 }
 
-// progress returns how far the adds from first, the stream's first one, to the last one of a wait are, and how often they were
-// delivered during the wait.
+// progress returns how far the adds from first, the stream's first one, to the last one of a wait are, and how many of them
+// were delivered during the wait.
 func (r *arrivals) progress(first uint64, w *arrivalWait) (at addsProgress, delivered uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

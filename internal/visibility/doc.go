@@ -34,8 +34,8 @@
 // done and expired in the meantime. A Follower that was away for longer than a record is kept
 // compares its open timers with the buckets, and removes those whose record is gone.
 //
-// The node answers requests before the file is open. Until the first attempt to open it has ended, Search
-// waits, for openWait at most.
+// The node answers requests before the file is open. Until the first attempt to open it has ended, Search,
+// Get and Counts wait, for openWait at most.
 //
 // Without disk space, or when the file cannot be written, the Follower keeps its offsets, retries,
 // and sets Progress.Problem. Search then answers from the entries that it has.

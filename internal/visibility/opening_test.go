@@ -26,7 +26,7 @@ func TestWaitsForOpening(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		// first happens after one second.
+		// first happens after half a second.
 		first func(*Visibility)
 		// patience bounds the context of the question.
 		patience time.Duration
@@ -34,14 +34,14 @@ func TestWaitsForOpening(t *testing.T) {
 		after   time.Duration
 		refused string
 	}{
-		{"opened", func(v *Visibility) { v.replace(emptyStore{}); v.firstTried() }, time.Minute, time.Second, ""},
+		{"opened", func(v *Visibility) { v.replace(emptyStore{}); v.firstTried() }, time.Minute, time.Second / 2, ""},
 		{"not opened", func(v *Visibility) {
 			v.report(func(p *Progress) { p.Problem = "disk full" })
 			v.firstTried()
-		}, time.Minute, time.Second, "disk full"},
+		}, time.Minute, time.Second / 2, "disk full"},
 		{"too slow", func(*Visibility) {}, time.Minute, openWait, "try again"},
-		{"impatient", func(*Visibility) {}, 2 * time.Second, 2 * time.Second, "try again"},
-		{"stopped", func(v *Visibility) { v.Stop() }, time.Minute, time.Second, "try again"},
+		{"impatient", func(*Visibility) {}, openWait / 2, openWait / 2, "try again"},
+		{"stopped", func(v *Visibility) { v.Stop() }, time.Minute, time.Second / 2, "try again"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +50,7 @@ func TestWaitsForOpening(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.AfterFunc(time.Second, func() { c.first(v) })
+				time.AfterFunc(time.Second/2, func() { c.first(v) })
 				ctx, cancel := context.WithTimeout(t.Context(), c.patience)
 				defer cancel()
 				begun := time.Now()

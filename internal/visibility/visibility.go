@@ -26,8 +26,9 @@ const (
 	// stopBound bounds Stop.
 	stopBound = 2 * time.Second
 	// openWait bounds the time for which a question waits until the file is opened for the first time. A
-	// new file takes some fsyncs, and a node answers requests before it is open.
-	openWait = 5 * time.Second
+	// new file takes some fsyncs, and a node answers requests before it is open. The bound is well below the
+	// time for which a client waits for an answer.
+	openWait = 2 * time.Second
 )
 
 // Options configure a Visibility. Zero values of History and HistoryBytes mean their defaults.

@@ -312,7 +312,8 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	t.Logf("killed at stop %d with %d calls under way, after %d fsyncs; %s; %d calls were acknowledged so far", n.seen.Load(), len(n.begun), n.fsyncs, left, l.acked)
 }
 
-// Bounds of a node's start, of its life after the start, and of a check: checkBound without progress, and checkMax altogether.
+// Bounds of a node's start, of its life after the start, and of the two parts of a check, in which adds are stored and timers
+// settle: checkBound without progress, and checkMax altogether.
 // A node may have thousands of adds to store after a power loss, beside other tests that use the same disk.
 const (
 	startBound = 60 * time.Second
@@ -369,31 +370,28 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	if s.far {
 		over = begun
 	}
-	wait := patience{begun: begun, fell: begun}
+	var storing, settling patience
 	for {
 		left, n, err := adds(ctx, js)
 		if err != nil {
 			t.Fatalf("after the power loss: %v", err)
 		}
-		if n > 0 {
-			if wait.over(addsLeft + n) {
-				return []string{left}
+		switch {
+		case n > 0:
+			if storing.over(n) {
+				t.Fatalf("after the power loss: %s", left)
 			}
-		} else if time.Now().After(over) {
+		case time.Now().After(over):
 			if err := ended(); err != nil {
 				return []string{err.Error()}
 			}
 			faults, report, err := compare(ctx, c, js, l, s.shards)
-			late := wait.over(len(faults))
-			switch {
-			case err != nil && late:
-				t.Fatalf("after the power loss: %v", err)
-			case err != nil:
+			if err != nil {
 				faults = append(faults, err.Error())
 			}
 			// In the far scenes nothing changes any more.
-			if len(faults) == 0 || s.far || late {
-				t.Logf("schedules: %+v", report)
+			if len(faults) == 0 || s.far || settling.over(len(faults)) {
+				t.Logf("schedules: %+v; checked for %s", report, time.Since(begun).Round(time.Second))
 				return faults
 			}
 		}
@@ -404,18 +402,19 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 // patience decides how long a check waits for a number to fall.
 type patience struct {
 	begun, fell time.Time
-	least       int // 0 before the first call
+	least       int
 }
 
-// addsLeft is more than the faults of any check. With it, adds that wait count as more than faults.
-const addsLeft = 1 << 30
-
-// over reports whether the number n has not fallen for checkBound, or checkMax has passed.
+// over reports whether the number n has not fallen for checkBound, or checkMax has passed since the first call.
 func (p *patience) over(n int) bool {
-	if p.least == 0 || n < p.least {
-		p.least, p.fell = n, time.Now()
+	now := time.Now()
+	if p.begun.IsZero() {
+		p.begun = now
 	}
-	return time.Since(p.fell) > checkBound || time.Since(p.begun) > checkMax
+	if p.fell.IsZero() || n < p.least {
+		p.least, p.fell = n, now
+	}
+	return now.Sub(p.fell) > checkBound || now.Sub(p.begun) > checkMax
 }
 
 // adds describes and counts the adds that routers have not processed. Processed adds
