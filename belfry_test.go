@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
-const bound = 60 * time.Second
+const bound = waittest.Bound
 
 // serve runs Belfry with an embedded NATS server on a free port. Its data is in dir.
 func serve(dir string) (url string, stop func(), err error) {

@@ -111,7 +111,7 @@ func TestFlowRate(t *testing.T) {
 	for range events {
 		ids = append(ids, r.fire(timer{callback: c.URL}))
 	}
-	waittest.UntilWithin(t, 2*time.Minute, "all events are called", func() bool { return c.count() >= events })
+	waittest.UntilWithin(t, 2*waittest.Bound, "all events are called", func() bool { return c.count() >= events })
 	began := make([]time.Time, 0, events)
 	for _, id := range ids {
 		rec := r.await(id, schemas.StateSuccess)
@@ -448,7 +448,7 @@ func TestFlowParallel(t *testing.T) {
 			r.fire(timer{callback: k.URL, attributes: map[string]string{"timerflow": fmt.Sprint("customer:", n%2)}})
 		}
 	}
-	waittest.UntilWithin(t, 2*time.Minute, "every event is called", func() bool { return c.count() >= events && k.count() >= 20 })
+	waittest.UntilWithin(t, 2*waittest.Bound, "every event is called", func() bool { return c.count() >= events && k.count() >= 20 })
 	if all.greatest() != 3 || customers.greatest() > 2 || c.count() != events || k.count() != 20 {
 		t.Errorf("got %d calls at once and %d of two customers, of %d and %d; want 3 and at most 2, of %d and 20", all.greatest(), customers.greatest(), c.count(), k.count(), events)
 	}
@@ -545,7 +545,7 @@ func TestFlowClockStep(t *testing.T) {
 		t.Errorf("got %d calls while the first one runs, want 1", n)
 	}
 	close(release)
-	waittest.UntilWithin(t, time.Minute, "every event is called", func() bool { return c.count() == events })
+	waittest.Until(t, "every event is called", func() bool { return c.count() == events })
 }
 
 // TestFlowOlderLimit: after the limit of a key was deleted, the older limit of a pattern applies

@@ -248,7 +248,7 @@ func TestCircuit(t *testing.T) {
 		}
 		return h.Hold.Probes
 	}
-	waittest.UntilWithin(t, time.Minute, "some probes look for the target", func() bool { return probes() >= 3 })
+	waittest.Until(t, "some probes look for the target", func() bool { return probes() >= 3 })
 	if n, most := attempts(), probes(); n > most {
 		t.Errorf("%d events that wait have used %d attempts, more than the %d probes", waiting, n, most)
 	}
@@ -258,7 +258,7 @@ func TestCircuit(t *testing.T) {
 		calls.Add(1)
 		called.Store(req.Header.Get("Idempotency-Key"), true)
 	})
-	waittest.UntilWithin(t, 2*time.Minute, "every event is called", func() bool {
+	waittest.UntilWithin(t, 2*waittest.Bound, "every event is called", func() bool {
 		n := 0
 		called.Range(func(any, any) bool { n++; return true })
 		return n == len(all)

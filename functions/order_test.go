@@ -181,11 +181,11 @@ func TestOrder(t *testing.T) {
 	for k := range keys {
 		fire(k, 0)
 	}
-	waittest.UntilWithin(t, time.Minute, "the first event of each key is called", func() bool { return c.count() == keys })
+	waittest.Until(t, "the first event of each key is called", func() bool { return c.count() == keys })
 	for _, i := range rand.Perm(keys * (events - 1)) {
 		fire(i%keys, 1+i/keys)
 	}
-	waittest.UntilWithin(t, time.Minute, "all others wait", func() bool {
+	waittest.Until(t, "all others wait", func() bool {
 		for _, id := range list()[keys:] {
 			if rec := r.get(id).Record; !rec.AwaitsTurn() || rec.Attempt != 0 {
 				return false
@@ -195,7 +195,7 @@ func TestOrder(t *testing.T) {
 	})
 	r.wheel(list)
 	close(first)
-	waittest.UntilWithin(t, 2*time.Minute, "all events are concluded", func() bool {
+	waittest.UntilWithin(t, 2*waittest.Bound, "all events are concluded", func() bool {
 		calls.mu.Lock()
 		defer calls.mu.Unlock()
 		for k := range keys {

@@ -178,7 +178,7 @@ func TestStreamAddsOverTheLimit(t *testing.T) {
 	}
 	f.await("/test", "other")
 	var page schemas.ListReply
-	waittest.UntilWithin(t, time.Minute, "all adds are stored or rejected", func() bool {
+	waittest.Until(t, "all adds are stored or rejected", func() bool {
 		info, err := f.js.Stream(t.Context(), schemas.StreamAdd)
 		return err == nil && info.CachedInfo().State.Msgs == 0
 	})

@@ -227,7 +227,7 @@ func TestStreamAddsOverThePendingLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.await("/test", "other")
-	waittest.UntilWithin(t, time.Minute, "all adds are stored or rejected", func() bool {
+	waittest.Until(t, "all adds are stored or rejected", func() bool {
 		info, err := f.js.Stream(t.Context(), schemas.StreamAdd)
 		return err == nil && info.CachedInfo().State.Msgs == 0
 	})

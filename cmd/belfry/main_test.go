@@ -62,7 +62,7 @@ func testMain(m *testing.M) int {
 }
 
 // bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
-const bound = 60 * time.Second
+const bound = waittest.Bound
 
 // command returns the program with a nearly empty environment, so that settings of the
 // developer have no effect. With -short and under the race detector it skips the test.

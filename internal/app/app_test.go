@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
-const bound = 60 * time.Second
+const bound = waittest.Bound
 
 // options returns the options of a node with free ports and a temporary folder.
 func options(t *testing.T) Options {

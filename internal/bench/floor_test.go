@@ -85,7 +85,7 @@ func TestFloorEntries(t *testing.T) {
 	}
 }
 
-// TestFloorLinger: in the safe profile adds wait for others if many arrive, but not those that are due soon.
+// TestFloorLinger: in the safe profile adds wait for others if many arrive. An add that is due soon does not wait.
 func TestFloorLinger(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
