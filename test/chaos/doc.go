@@ -2,7 +2,7 @@
 //
 // TestKillNine runs one belfry process that is killed with SIGKILL again and again while
 // clients add, cancel and receive callbacks. TestKillNineWhileSchedulesFire does so with
-// several hundred schedules, whose calendars change meanwhile (calendars_test.go).
+// two hundred schedules, whose calendars change meanwhile (calendars_test.go).
 //
 // TestChaos runs three nats-server processes with three replicas of every stream and
 // three belfry nodes, each behind a network of its own (proc.Link), and makes one fault

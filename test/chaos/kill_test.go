@@ -273,11 +273,14 @@ func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx cont
 	for {
 		one, done := context.WithTimeout(ctx, time.Minute) // to list 30,000 timers of three replicas
 		yes, err := ok(one)
+		inTime := one.Err() == nil
 		done()
 		if yes && err == nil {
 			return
 		}
-		last = err
+		if err != nil && (last == nil || inTime) {
+			last = err // rather than that the time was up
+		}
 		if !pause.For(ctx, 100*time.Millisecond) {
 			t.Fatalf("waited %s in vain: %s (last error: %v)", bound, what, last)
 		}
@@ -363,7 +366,7 @@ func everyClock(ctx context.Context, c *client, ok func(*store.Clock) bool) (boo
 			return false, err
 		}
 		if !ok(&clock) {
-			return false, nil
+			return false, fmt.Errorf("the clock of shard %d is %+v", shard, clock)
 		}
 	}
 	return true, nil

@@ -43,7 +43,7 @@ const (
 	// exclude the date.
 	soonMs = 60_000
 	// endBound bounds the time until all schedules are deleted, and have been read.
-	endBound = time.Minute
+	endBound = 3 * time.Minute
 )
 
 // recurring is a schedule and the client that operates on it.
@@ -481,6 +481,8 @@ func caughtUp(r *schemas.Record, nowMs int64) bool {
 		return true
 	case len(p.Expected) > 0 && p.Expected[0].DeadlineMs <= nowMs:
 		return false
+	case len(p.Expected) > 0 && p.Expected[0].Run == 0 && p.Expected[0].FromMs+p.ExpectMs <= nowMs:
+		return false // the nominal times share an overdue event, which comes after the deadline of the last one
 	case r.State != schemas.StatePending || p.NextMs == 0:
 		return true
 	}
@@ -527,7 +529,7 @@ func chunks(all []*recurring, n int) func(func([]*recurring) bool) {
 // watermarksPast waits until the low watermark of every shard has passed a time.
 func (c *client) watermarksPast(t *testing.T, at time.Time) {
 	t.Helper()
-	eventually(t, time.Minute, "every low watermark past "+schemas.FormatTime(at.UnixMilli()), func(ctx context.Context) (bool, error) {
+	eventually(t, endBound, "every low watermark past "+schemas.FormatTime(at.UnixMilli()), func(ctx context.Context) (bool, error) {
 		return everyClock(ctx, c, func(clock *store.Clock) bool { return clock.TimeMs > at.UnixMilli() })
 	})
 }
@@ -543,15 +545,16 @@ func shownEnough(t *testing.T, r *check.ScheduleReport, schedules int) {
 	}
 }
 
-// TestKillNineWhileSchedulesFire kills the owner of several hundred schedules again and
+// TestKillNineWhileSchedulesFire kills the owner of two hundred schedules again and
 // again, mostly of every second, while clients operate on some of them. Each nominal time is
 // decided once, run numbers have no gaps, and every run that was claimed has one event. Calendars
 // change meanwhile, and schedules follow them. Each deadline without a success has one overdue
 // event.
 func TestKillNineWhileSchedulesFire(t *testing.T) {
-	testsize.Long(t, "kills under several hundred schedules")
+	testsize.Long(t, "kills under two hundred schedules")
 	t.Parallel()
-	const count, kills, whole = 300, 8, 14 * time.Second
+	// With many more, two busy cores cannot fire them as fast as they are due, and nothing ends.
+	const count, kills, whole = 200, 8, 14 * time.Second
 	sd := seed(t)
 	t.Logf("seed %d: %d schedules, %d kills", sd, count, kills)
 	historyPath := filepath.Join(t.TempDir(), "history.jsonl")
