@@ -54,29 +54,36 @@ func TestEqualAddsRepairOnce(t *testing.T) {
 		adds []int
 		// between is the write of another process that comes between the first read and the first repair; nil for none.
 		between func(*schemas.Record)
+		// refused is the number of the try that is refused although nobody has written the record; 0 for none.
+		refused int
 		// repairs is the number of tries to write the record again.
 		repairs int
 	}{
-		{"one add", []int{1}, nil, 0},
-		{"many adds", []int{50}, nil, 0},
-		{"one add after the other", []int{1, 1, 1}, nil, 2},
-		{"many adds after one", []int{1, 50}, nil, 1},
-		{"another add at the same time", []int{1, 1}, repair, 1},
+		{"one add", []int{1}, nil, 0, 0},
+		{"many adds", []int{50}, nil, 0, 0},
+		{"one add after the other", []int{1, 1, 1}, nil, 0, 2},
+		{"one is refused and nobody has written", []int{1, 1, 1}, nil, 2, 3},
+		{"many adds after one", []int{1, 50}, nil, 0, 1},
+		{"another add at the same time", []int{1, 1}, repair, 0, 1},
 		{"the timer is moved at the same time", []int{1, 1}, func(r *schemas.Record) {
 			if err := r.Reschedule(due+1000, time.Now().UnixMilli(), schemas.Caller{}); err != nil {
 				t.Error(err)
 			}
-		}, 1},
-		{"the record is written at the same time, not by a repair", []int{1, 1}, func(*schemas.Record) {}, 2},
+		}, 0, 1},
+		{"the record is written at the same time, not by a repair", []int{1, 1}, func(*schemas.Record) {}, 0, 2},
 		{"the event is called at the same time", []int{1, 1}, func(r *schemas.Record) {
 			repair(r)
 			r.State, r.Queued, r.FiredMs = schemas.StateDelivered, false, time.Now().UnixMilli()
-		}, 2},
+		}, 0, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			id, tries := schemas.NewTimerID("/test", c.name), 0
 			fault := &faulty{Store: f.store, change: func(store.Write) error {
-				if tries++; tries == 1 && c.between != nil {
+				tries++
+				switch {
+				case tries == c.refused:
+					return store.ErrRevision // a server that was the leader before
+				case tries == 1 && c.between != nil:
 					rewrite(id, c.between)
 				}
 				return nil
