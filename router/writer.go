@@ -106,6 +106,9 @@ type round struct {
 
 // wrote notes that the round has written the record and the index entry of a timer.
 func (r *round) wrote(id schemas.TimerID) {
+	if r.repeated == nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, again := r.repeated[id]; again {

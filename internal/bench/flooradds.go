@@ -233,29 +233,27 @@ func (f *floorAdds) index(e *floorEntry, done func()) {
 			ids = binary.BigEndian.AppendUint16(ids, uint16(t.dueMs/1000-e.at*e.seconds()))
 		}
 	}
-	var last func(jet.Ack, error)
-	write := func(subject string, data []byte) {
-		ttl := time.Until(time.Unix((e.at+1)*e.seconds(), 0)) + floorKeep
-		f.n.client.WriteAsync(floorStream(e.shard), "index", subject, jet.TTLHeader(ttl), data, last)
+	prefix, at := floorIndex(e.shard), strconv.FormatInt(e.at, 10)
+	if e.far {
+		prefix += "far."
 	}
+	subjects, data := []string{prefix + at + "." + strconv.FormatInt(f.entries.Add(1), 10)}, [][]byte{ids}
+	if e.far {
+		subjects, data = append(subjects, prefix+at), append(data, nil) // the mark
+	}
+	ttl := time.Until(time.Unix((e.at+1)*e.seconds(), 0)) + floorKeep
 	left := new(atomic.Int64)
-	last = func(_ jet.Ack, err error) {
-		switch {
-		case err != nil:
-			f.n.fail(fmt.Errorf("write an index entry: %w", err))
-		case left.Add(-1) == 0:
-			done()
-		}
+	left.Store(int64(len(subjects)))
+	for i, subject := range subjects {
+		f.n.client.WriteAsync(floorStream(e.shard), "index", subject, jet.TTLHeader(ttl), data[i], func(_ jet.Ack, err error) {
+			switch {
+			case err != nil:
+				f.n.fail(fmt.Errorf("write an index entry: %w", err))
+			case left.Add(-1) == 0:
+				done()
+			}
+		})
 	}
-	at := strconv.FormatInt(e.at, 10)
-	if !e.far {
-		left.Store(1)
-		write(floorIndex(e.shard)+at+"."+strconv.FormatInt(f.entries.Add(1), 10), ids)
-		return
-	}
-	left.Store(2)
-	write(floorIndex(e.shard)+"far."+at+"."+strconv.FormatInt(f.entries.Add(1), 10), ids)
-	write(floorIndex(e.shard)+"far."+at, nil)
 }
 
 // floorParse extracts id, service and due time from an event of an Adder. It does not validate the event.

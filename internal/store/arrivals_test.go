@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestArrivalsThrough: a wait counts its adds that are delivered for the first time since it began, and no others. So later adds do not look like
-// progress, and earlier ones do, however many spans there are after them.
+// TestArrivalsThrough: a wait counts its adds that are delivered for the first time since it began, and no others. So later
+// adds do not look like progress, and earlier ones do, however many spans there are after them.
 func TestArrivalsThrough(t *testing.T) {
 	t.Parallel()
 	var r arrivals

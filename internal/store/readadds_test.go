@@ -319,23 +319,24 @@ func TestReadAddsBroken(t *testing.T) {
 // addConsumer returns the routers' consumer.
 func addConsumer(t *testing.T, s *store.Store) jetstream.Consumer {
 	t.Helper()
-	readAdds(t, s).Rest() // makes it
-	c, err := s.JetStream().Consumer(t.Context(), schemas.StreamAdd, store.RouterConsumer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return consumerOf(t, s, store.RouterConsumer, s.OpenInbox)
 }
 
-// tenantConsumer makes the consumer of tenants' adds, and returns it.
+// tenantConsumer is addConsumer for the adds of tenants.
 func tenantConsumer(t *testing.T, s *store.Store) jetstream.Consumer {
 	t.Helper()
-	inbox, err := s.OpenTenantInbox(t.Context())
+	return consumerOf(t, s, store.TenantConsumer, s.OpenTenantInbox)
+}
+
+// consumerOf returns the consumer of an inbox, which open makes.
+func consumerOf(t *testing.T, s *store.Store, name string, open func(context.Context) (*store.Inbox, error)) jetstream.Consumer {
+	t.Helper()
+	inbox, err := open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	inbox.Close()
-	c, err := s.JetStream().Consumer(t.Context(), schemas.StreamAdd, store.TenantConsumer)
+	c, err := s.JetStream().Consumer(t.Context(), schemas.StreamAdd, name)
 	if err != nil {
 		t.Fatal(err)
 	}

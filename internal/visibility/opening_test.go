@@ -91,14 +91,7 @@ func TestOpens(t *testing.T) {
 			}
 			v.Start()
 			defer v.Stop()
-			waittest.Until(t, "the first attempt has ended", func() bool {
-				select {
-				case <-v.tried:
-					return true
-				default:
-					return false
-				}
-			})
+			waittest.Receive(t, "the end of the first attempt", v.tried)
 			switch _, err = v.Search(t.Context(), Query{}); {
 			case c.refused == "" && err != nil, c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)):
 				t.Errorf("got error %v, want %q", err, c.refused)

@@ -313,8 +313,7 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 }
 
 // Bounds of a node's start, of its life after the start, and of the two parts of a check, in which adds are stored and timers
-// settle: checkBound without progress, and checkMax altogether.
-// A node may have thousands of adds to store after a power loss, beside other tests that use the same disk.
+// settle: checkBound without progress, and checkMax altogether. A node may have thousands of adds to store after a power loss, beside other tests that use the same disk.
 const (
 	startBound = 60 * time.Second
 	lifeBound  = 15 * time.Second
@@ -389,8 +388,12 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 			if err != nil {
 				faults = append(faults, err.Error())
 			}
+			late := settling.over(len(faults))
+			if err != nil && late {
+				t.Fatalf("after the power loss: %v", err)
+			}
 			// In the far scenes nothing changes any more.
-			if len(faults) == 0 || s.far || settling.over(len(faults)) {
+			if len(faults) == 0 || s.far || late {
 				t.Logf("schedules: %+v; checked for %s", report, time.Since(begun).Round(time.Second))
 				return faults
 			}
