@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -168,18 +169,23 @@ func (f *tenants) as(user string) *nats.Conn {
 	return f.users[user]
 }
 
-// ask sends a request to the API and returns the answer and the code of the error, if any.
+// ask sends a request to the API and returns the answer and the code of the error, if any. Like every client it repeats
+// the request while the answer is unavailable: three servers on one busy disk may have no leader for seconds.
 func (f *tenants) ask(user, verb string, request any) (answer []byte, code string) {
 	f.t.Helper()
 	data, ok := request.([]byte)
 	if !ok {
 		data, _ = json.Marshal(request)
 	}
-	m, err := f.as(user).Request(schemas.SubjectAPIPrefix+verb, data, bound)
-	if err != nil {
-		f.t.Fatalf("%s: %s: %v", user, verb, err)
-	}
-	return m.Data, m.Header.Get(micro.ErrorCodeHeader)
+	waittest.Until(f.t, user+": "+verb+" is available", func() bool {
+		m, err := f.as(user).Request(schemas.SubjectAPIPrefix+verb, data, bound)
+		if err != nil {
+			f.t.Fatalf("%s: %s: %v", user, verb, err)
+		}
+		answer, code = m.Data, m.Header.Get(micro.ErrorCodeHeader)
+		return code != string(schemas.CodeUnavailable)
+	}, func() string { return string(answer) })
+	return answer, code
 }
 
 // must is ask for a request that has to succeed.
@@ -203,7 +209,9 @@ func (f *tenants) publish(user string, event []byte) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if ack, err := js.Publish(f.t.Context(), schemas.SubjectAdd, event); err != nil || ack.Stream != schemas.StreamAdd {
+	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	defer cancel()
+	if ack, err := js.Publish(ctx, schemas.SubjectAdd, event); err != nil || ack.Stream != schemas.StreamAdd {
 		f.t.Fatalf("%s: %v %v", user, ack, err)
 	}
 }

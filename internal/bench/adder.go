@@ -175,7 +175,7 @@ func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace 
 
 // publish publishes with up to window unacknowledged adds.
 func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64) error {
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(addTimeout))
 	if err != nil {
 		return err
 	}
@@ -188,13 +188,15 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 				return nil
 			case err := <-f.Err():
 				return err
+			case <-ctx.Done(): // the connection may be closed, and then no answer comes
+				return context.Cause(ctx)
 			}
 		}, err
 	})
 }
 
 // inFlight adds timers with up to window unacknowledged adds. send starts an add and returns a
-// function that waits for its acknowledgement.
+// function that waits for its acknowledgement, at most until ctx ends. It returns when no wait is left.
 func (a *Adder) inFlight(ctx context.Context, take func() (int, bool), send func(n int) (wait func() error, err error)) (err error) {
 	// Acknowledgements come in the order of the adds, so a queue of the window's size holds the
 	// waits.
@@ -228,12 +230,7 @@ func (a *Adder) inFlight(ctx context.Context, take func() (int, bool), send func
 		waits <- w
 	}
 	close(waits)
-	select {
-	case werr := <-failed:
-		return errors.Join(err, werr)
-	case <-ctx.Done():
-		return errors.Join(err, context.Cause(ctx))
-	}
+	return errors.Join(err, <-failed)
 }
 
 // batchSize is the batch size of the Go client's AddBatch.

@@ -143,6 +143,27 @@ func (c *client) publish(m *nats.Msg) {
 	}
 }
 
+// publishAll adds the messages 0 to count-1 durably and in order. It does not wait for one acknowledgement before the next
+// add, so that a slow disk limits the rate little.
+func (c *client) publishAll(count int, message func(n int) *nats.Msg) {
+	c.t.Helper()
+	acks := make([]jetstream.PubAckFuture, count)
+	for n := range acks {
+		var err error
+		if acks[n], err = c.js.PublishMsgAsync(message(n), jetstream.WithStallWait(waittest.Bound)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	waittest.Receive(c.t, "acknowledgements of all adds", c.js.PublishAsyncComplete())
+	for n, ack := range acks {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			c.t.Fatalf("add %d: %v", n, err)
+		}
+	}
+}
+
 // call sends a request to the API and decodes the answer into v.
 func (c *client) call(verb string, req, v any) error {
 	b, err := json.Marshal(req)
@@ -176,23 +197,39 @@ func (c *client) ask(ctx context.Context, m *nats.Msg, v any) error {
 	return json.Unmarshal(reply.Data, v)
 }
 
+// find returns the first timer that matches a list request and a condition. It reads every page, and finds none if a page
+// gets no answer in time.
+func (c *client) find(q schemas.ListRequest, match func(schemas.TimerInfo) bool) (found schemas.TimerInfo, ok bool) {
+	c.t.Helper()
+	i, err := c.search(q, match)
+	return i, err == nil && i.ID != ""
+}
+
 // none reports whether no timer matches a list request. It reads every page.
 func (c *client) none(q schemas.ListRequest) bool {
+	c.t.Helper()
+	i, err := c.search(q, func(schemas.TimerInfo) bool { return true })
+	return err == nil && i.ID == ""
+}
+
+// search returns the first timer that matches a list request and a condition, or none. The only error is that the answer is
+// unknown, because a page got none in time.
+func (c *client) search(q schemas.ListRequest, match func(schemas.TimerInfo) bool) (schemas.TimerInfo, error) {
 	c.t.Helper()
 	for {
 		var page schemas.ListReply
 		err := c.call("list", q, &page)
 		if schemas.CodeOf(err) == schemas.CodeUnavailable {
-			return false // no answer in time: unknown
+			return schemas.TimerInfo{}, err
 		}
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if len(page.Timers) > 0 {
-			return false
+		if i := slices.IndexFunc(page.Timers, match); i >= 0 {
+			return page.Timers[i], nil
 		}
 		if q.Cursor = page.Cursor; q.Cursor == "" {
-			return true
+			return schemas.TimerInfo{}, nil
 		}
 	}
 }

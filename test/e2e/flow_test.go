@@ -119,37 +119,33 @@ func checkRate(t *testing.T, times []time.Time, l flow.Limit, slack time.Duratio
 // exactly, where the calls begin.
 const networkSlack = time.Second
 
-// TestFlowKill: 3,000 events of one key are due at once, over two nodes; they are planned, in
-// the consumers and in the wheel. One node is killed meanwhile. The rate holds, each event is
+// TestFlowKill: 2,400 events of one key are due at once, over two nodes; they are planned, in
+// the consumers and, if their slots are 30 s or more away, in the wheel. One node is killed meanwhile. The rate holds, each event is
 // called, and events that were only planned are called once, with their first attempt. Another
 // service is called as usual.
 func TestFlowKill(t *testing.T) {
 	t.Parallel()
-	testsize.Long(t, "3,000 events at 75 a second")
+	testsize.Long(t, "2,400 events at 40 a second")
 	server := natstest.Run(t)
 	nodes := pair(t, server.URL())
 	c := connect(t, server.URL())
 	limited, free := newCallee(t, nil), newCallee(t, nil)
-	l := flow.Limit{Rate: flow.Rate{Count: 75, Per: time.Second}, Burst: 10}
+	l := flow.Limit{Rate: flow.Rate{Count: 40, Per: time.Second}, Burst: 10}
 	openOperator(t, server.URL()).set("api", l)
-	const events = 3000
+	const events = 2400
 	due := at(5 * time.Second)
-	for n := range events {
-		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "limited", "timerflow": "api", "timercallback": limited.url, "timerat": due}, `{}`))
-	}
+	c.publishAll(events, func(n int) *nats.Msg {
+		return structured(attrs{"id": fmt.Sprint(n), "timersvc": "limited", "timerflow": "api", "timercallback": limited.url, "timerat": due}, `{}`)
+	})
 	calls := func() int { limited.mu.Lock(); defer limited.mu.Unlock(); return len(limited.calls) }
 	waittest.UntilWithin(t, 2*bound, "some are called", func() bool { return calls() >= events/10 })
 	var deferred schemas.TimerInfo
 	waittest.Until(t, "a timer waits in the wheel, with its slot in view", func() bool {
-		var page schemas.ListReply
-		if err := c.call("list", schemas.ListRequest{Service: "limited", States: []schemas.State{schemas.StateRetrying}, Limit: 500}, &page); err != nil {
-			return false
-		}
-		i := slices.IndexFunc(page.Timers, func(i schemas.TimerInfo) bool { return i.Flow != nil && i.Flow.Deferrals > 0 })
-		if i >= 0 {
-			deferred = page.Timers[i]
-		}
-		return i >= 0
+		i, found := c.find(schemas.ListRequest{Service: "limited", States: []schemas.State{schemas.StateRetrying}, Limit: 500}, func(i schemas.TimerInfo) bool {
+			return i.Flow != nil && i.Flow.Deferrals > 0
+		})
+		deferred = i
+		return found
 	})
 	if deferred.Flow.Key != "api" || deferred.Attempts != 0 || !deferred.Flow.Slot.After(deferred.Scheduled) {
 		t.Errorf("a deferred timer: got %+v, flow %+v", deferred, deferred.Flow)
@@ -196,9 +192,9 @@ func TestFlowPauseAndResume(t *testing.T) {
 	f := openOperator(t, server.URL())
 	f.set("job:*", flow.Limit{Paused: true})
 	const events = 50
-	for n := range events {
-		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "paused", "timerflow": fmt.Sprint("job:", n%2), "timercallback": callee.url, "timerafter": "10ms"}, `{}`))
-	}
+	c.publishAll(events, func(n int) *nats.Msg {
+		return structured(attrs{"id": fmt.Sprint(n), "timersvc": "paused", "timerflow": fmt.Sprint("job:", n%2), "timercallback": callee.url, "timerafter": "10ms"}, `{}`)
+	})
 	for n := range events {
 		i := c.until(fmt.Sprint(n), schemas.StateRetrying)
 		if i.Flow == nil || i.Attempts != 0 || i.Flow.Key != fmt.Sprint("job:", n%2) {
@@ -231,13 +227,13 @@ func TestFlowPauseOfService(t *testing.T) {
 	c := connect(t, server.URL())
 	callee := newCallee(t, nil)
 	publish := func(phase, svc string, n int) {
-		for n := range n {
+		c.publishAll(n, func(n int) *nats.Msg {
 			e := attrs{"id": fmt.Sprint(phase, n), "timersvc": svc, "timercallback": callee.url, "timerafter": "10ms"}
 			if n%2 == 1 {
 				e["timerflow"] = fmt.Sprint("key:", n%7)
 			}
-			c.publish(structured(e, `{}`))
-		}
+			return structured(e, `{}`)
+		})
 	}
 	called := func(phase string) (n int) {
 		for id := range callee.called() {
@@ -322,9 +318,9 @@ func TestFlowParallelKill(t *testing.T) {
 	callee := newCallee(t, func(_ int, _ http.ResponseWriter, r *http.Request) { g.hold(r, 500*time.Millisecond) })
 	openOperator(t, server.URL()).set("slow", flow.Limit{Parallel: 3})
 	events := testsize.Choose(t, "events, six a second", 45, 45, 90)
-	for n := range events {
-		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "slow", "timerflow": "slow", "timercallback": callee.url, "timerafter": "10ms"}, `{}`))
-	}
+	c.publishAll(events, func(n int) *nats.Msg {
+		return structured(attrs{"id": fmt.Sprint(n), "timersvc": "slow", "timerflow": "slow", "timercallback": callee.url, "timerafter": "10ms"}, `{}`)
+	})
 	waittest.UntilWithin(t, 2*bound, "some are called", func() bool { return len(callee.called()) >= 12 })
 	nodes[0].Kill()
 	if n := len(callee.called()); n >= events {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
@@ -153,9 +155,9 @@ func TestFlowRun(t *testing.T) {
 	// burst adds the events of one service that are all due at one instant, which it returns.
 	burst := func(service, prefix string, to *target) time.Time {
 		instant := time.Now().Add(3*time.Second + time.Duration(events)*time.Millisecond/2).Truncate(time.Millisecond)
-		for n := range events {
-			c.publish(structured(attrs{"id": fmt.Sprint(prefix, n), "timersvc": service, "timerflow": service, "timercallback": to.url, "timerat": schemas.FormatTime(instant.UnixMilli())}, `{}`))
-		}
+		c.publishAll(events, func(n int) *nats.Msg {
+			return structured(attrs{"id": fmt.Sprint(prefix, n), "timersvc": service, "timerflow": service, "timercallback": to.url, "timerat": schemas.FormatTime(instant.UnixMilli())}, `{}`)
+		})
 		return instant
 	}
 	compareFrom := time.Now()
@@ -181,9 +183,9 @@ func TestFlowRun(t *testing.T) {
 	}
 
 	killsFrom := time.Now()
-	for n := range slow {
-		c.publish(structured(attrs{"id": fmt.Sprint("slow", n), "timersvc": "slow", "timerflow": "slow", "timercallback": parallel.url, "timerafter": "10ms"}, `{}`))
-	}
+	c.publishAll(slow, func(n int) *nats.Msg {
+		return structured(attrs{"id": fmt.Sprint("slow", n), "timersvc": "slow", "timerflow": "slow", "timercallback": parallel.url, "timerafter": "10ms"}, `{}`)
+	})
 	done := func() int { n, _ := parallel.called(); return n }
 	for i := range 2 {
 		waittest.UntilWithin(t, 4*bound, "some slow calls are made", func() bool { return done() >= slow*(i+1)/4 })

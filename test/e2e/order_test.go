@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -70,13 +72,13 @@ func TestOrderKill(t *testing.T) {
 		if e == 12 {
 			waittest.UntilWithin(t, 2*bound, "the first event of each key is called", func() bool { return callee.count() == keys })
 		}
-		for k := range keys {
+		c.publishAll(keys, func(k int) *nats.Msg {
 			key := fmt.Sprint("k", k)
-			c.publish(structured(attrs{
+			return structured(attrs{
 				"id": fmt.Sprint(key, "-", e), "timersvc": "ordered", "timerkey": key, "timercallback": callee.url, "timermaxattempts": "3", "timertimeout": "5m", "timerbackoff": "50ms",
 				"timerat": schemas.FormatTime(base.Add(time.Duration(e) * time.Millisecond).UnixMilli()),
-			}, `{}`))
-		}
+			}, `{}`)
+		})
 	}
 	waittest.UntilWithin(t, 2*bound, "all but the first wait", func() bool { return c.awaitTurns() == keys*(events-1) })
 	close(arrived)
