@@ -380,6 +380,11 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 // pauseBetween pauses between two slices of a transaction, and looks at the machine every lookPace. A higher duty does not
 // shorten the pause.
 func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return
+	}
+	begun := time.Now()
+	defer func() { f.pace.rested(time.Since(begun)) }()
 	for d > 0 {
 		part := min(d, lookPace)
 		if !pause.For(ctx, part) {

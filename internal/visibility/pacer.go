@@ -28,9 +28,11 @@ const (
 	writeCost   = 5 * time.Millisecond
 	mostRowCost = 50 * time.Microsecond
 	// leastRows is the least limit of rows of a transaction, however slow writing is.
-	leastRows = 10 * sliceRows
-	// leastPause is the least pause between two slices of a transaction.
-	leastPause = 4 * time.Millisecond
+	leastRows = 640
+	// leastPause is the least pause between two slices of a transaction. A pause that lasted longer than it should makes the
+	// later ones shorter, by at most mostCredit in all.
+	leastPause = time.Millisecond
+	mostCredit = 2 * leastPause
 	// yieldBelow is the number of spare cores below which the follower yields.
 	yieldBelow = 0.4
 	// yieldMost bounds the time that the follower yields without a pause, and pressFor is the length of that
@@ -78,7 +80,8 @@ type pacer struct {
 	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
 	cost        time.Duration
 	ended, next time.Time
-	// debt is the time of the pauses after slices that were shorter than leastPause.
+	// debt is the time of the pauses that are still to be made between slices. It is negative after a pause that lasted too
+	// long.
 	debt time.Duration
 }
 
@@ -187,10 +190,11 @@ func (p *pacer) slice(rows int, took time.Duration) time.Duration {
 	if p.debt += p.pause(cost); p.debt < leastPause {
 		return 0
 	}
-	pause := p.debt
-	p.debt = 0
-	return pause
+	return p.debt
 }
+
+// rested takes note of a pause between two slices.
+func (p *pacer) rested(d time.Duration) { p.debt = max(p.debt-d, -mostCredit) }
 
 // wrote takes note of a write of a number of rows that ended now. On a busy machine most of the time
 // that a write took is time in which it waited for a CPU, which is not counted: a few rows shall not

@@ -71,18 +71,19 @@ func TestPacerPause(t *testing.T) {
 	}
 }
 
-// TestPacerSlice: the pauses between slices leave writing its duty, none is shorter than leastPause, and the time in which
-// a slice waited for a CPU makes none longer.
+// TestPacerSlice: the pauses between slices leave writing its duty, also if each lasts longer than it should; none is shorter
+// than leastPause, and the time in which a slice waited for a CPU makes none longer.
 func TestPacerSlice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		duty        float64
-		took, costs time.Duration
+		duty              float64
+		took, costs, late time.Duration
 	}{
-		{maxDuty, time.Millisecond, time.Millisecond},
-		{0.2, time.Millisecond, time.Millisecond},
-		{minDuty, time.Millisecond, time.Millisecond},
-		{minDuty, time.Second, sliceRows * mostRowCost},
+		{maxDuty, 800 * time.Microsecond, 800 * time.Microsecond, 0},
+		{maxDuty, 800 * time.Microsecond, 800 * time.Microsecond, 700 * time.Microsecond},
+		{0.2, 300 * time.Microsecond, 300 * time.Microsecond, time.Millisecond},
+		{minDuty, 300 * time.Microsecond, 300 * time.Microsecond, 0},
+		{minDuty, time.Second, sliceRows * mostRowCost, 0},
 	} {
 		p := pacer{duty: c.duty}
 		var paused time.Duration
@@ -91,11 +92,14 @@ func TestPacerSlice(t *testing.T) {
 			if d != 0 && d < leastPause {
 				t.Fatalf("duty %g: a pause of %s", c.duty, d)
 			}
-			paused += d
+			if d != 0 {
+				p.rested(d + c.late)
+				paused += d + c.late
+			}
 		}
 		want := time.Duration(float64(1000*c.costs) * (1/c.duty - 1))
-		if paused < want-2*leastPause || paused > want {
-			t.Errorf("duty %g: paused for %s, want %s", c.duty, paused, want)
+		if paused < want-2*leastPause || paused > want+c.late {
+			t.Errorf("duty %g, each pause %s too long: paused for %s, want %s", c.duty, c.late, paused, want)
 		}
 		if p.worked != 1000*c.costs {
 			t.Errorf("duty %g: worked for %s, want %s", c.duty, p.worked, 1000*c.costs)
@@ -437,4 +441,21 @@ func TestPauseBetween(t *testing.T) {
 			t.Errorf("it paused for %s with %d looks, and the queue holds %d changes, want %s, 2 and 1", took, looks, f.queue.limit, 2*lookPace+lookPace/2)
 		}
 	})
+}
+
+// TestPacerCredit: a pause that lasted far too long, as on a machine that stood still, takes no more than mostCredit off the
+// later ones.
+func TestPacerCredit(t *testing.T) {
+	t.Parallel()
+	const cost = 500 * time.Microsecond
+	p := pacer{duty: 0.2}
+	p.slice(sliceRows, cost)
+	p.rested(time.Minute)
+	worked := time.Duration(0)
+	for p.slice(sliceRows, cost) == 0 {
+		worked += cost
+	}
+	if most := time.Duration(float64(mostCredit+leastPause) / 4); worked > most+cost {
+		t.Errorf("worked for %s without a pause, want %s at most", worked, most+cost)
+	}
 }

@@ -210,12 +210,15 @@ func TestQueueThrottled(t *testing.T) {
 	})
 }
 
-// slicedStore is a store whose slices take a millisecond each.
+// sliceTook is the time that slicedStore needs for a slice.
+const sliceTook = 500 * time.Microsecond
+
+// slicedStore is a store whose slices take sliceTook each.
 type slicedStore struct{ Store }
 
 func (slicedStore) Write(_ context.Context, b Batch) error {
 	for i := range len(b.Changes) / sliceRows {
-		time.Sleep(time.Millisecond)
+		time.Sleep(sliceTook)
 		if (i+1)*sliceRows < len(b.Changes) && b.Between != nil {
 			b.Between(sliceRows)
 		}
@@ -232,9 +235,9 @@ func TestWritePauses(t *testing.T) {
 		paced, stopping bool
 		want            time.Duration
 	}{
-		{"paced", true, false, time.Millisecond + (slices-1)*20*time.Millisecond}, // minDuty is a twentieth
-		{"the node is about to stop", true, true, slices * time.Millisecond},
-		{"the last write of a node", false, false, slices * time.Millisecond},
+		{"paced", true, false, sliceTook + (slices-1)*20*sliceTook}, // minDuty is a twentieth
+		{"the node is about to stop", true, true, slices * sliceTook},
+		{"the last write of a node", false, false, slices * sliceTook},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m, err := newMetrics(nil, nil)
@@ -261,8 +264,8 @@ func TestWritePauses(t *testing.T) {
 			if took := time.Since(begun); took != c.want {
 				t.Errorf("%s: %d slices took %s, want %s", c.name, slices, took, c.want)
 			}
-			if next := time.Until(f.pace.next); next != 19*time.Millisecond && c.paced && !c.stopping {
-				t.Errorf("%s: the next transaction begins in %s, want 19 ms after the last slice", c.name, next)
+			if next := time.Until(f.pace.next); next != 19*sliceTook && c.paced && !c.stopping {
+				t.Errorf("%s: the next transaction begins in %s, want %s after the last slice", c.name, next, 19*sliceTook)
 			}
 			if f.queue.writing != 0 {
 				t.Errorf("%s: %d changes count as not written", c.name, f.queue.writing)

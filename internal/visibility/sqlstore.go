@@ -219,8 +219,9 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	return nil
 }
 
-// sliceRows is the number of changes between two calls of Batch.Between, about a millisecond of work.
-const sliceRows = 64
+// sliceRows is the number of changes between two calls of Batch.Between, up to a millisecond of work. On two cores a longer
+// slice delays timers, because Go leaves a goroutine on its processor for ten milliseconds.
+const sliceRows = rowsAtOnce
 
 // Write implements Store.
 func (s *sqlStore) Write(ctx context.Context, b Batch) error {
