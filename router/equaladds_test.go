@@ -48,6 +48,11 @@ func TestEqualAddsRepairOnce(t *testing.T) {
 		}
 	}
 	repair := func(r *schemas.Record) { r.Moves = max(r.Moves, 1) }
+	move := func(r *schemas.Record) {
+		if err := r.Reschedule(due+1000, time.Now().UnixMilli(), schemas.Caller{}); err != nil {
+			t.Error(err)
+		}
+	}
 	for _, c := range []struct {
 		name string
 		// adds is the number of equal adds in each call of Write.
@@ -56,29 +61,35 @@ func TestEqualAddsRepairOnce(t *testing.T) {
 		between func(*schemas.Record)
 		// refused is the number of the try that is refused although nobody has written the record; 0 for none.
 		refused int
+		// stale makes the second read after the first call answer with the record as it was before a move.
+		stale bool
 		// repairs is the number of tries to write the record again.
 		repairs int
 	}{
-		{"one add", []int{1}, nil, 0, 0},
-		{"many adds", []int{50}, nil, 0, 0},
-		{"one add after the other", []int{1, 1, 1}, nil, 0, 2},
-		{"one is refused and nobody has written", []int{1, 1, 1}, nil, 2, 3},
-		{"many adds after one", []int{1, 50}, nil, 0, 1},
-		{"another add at the same time", []int{1, 1}, repair, 0, 1},
-		{"the timer is moved at the same time", []int{1, 1}, func(r *schemas.Record) {
-			if err := r.Reschedule(due+1000, time.Now().UnixMilli(), schemas.Caller{}); err != nil {
-				t.Error(err)
-			}
-		}, 0, 1},
-		{"the record is written at the same time, not by a repair", []int{1, 1}, func(*schemas.Record) {}, 0, 2},
-		{"the event is called at the same time", []int{1, 1}, func(r *schemas.Record) {
+		{name: "one add", adds: []int{1}},
+		{name: "many adds", adds: []int{50}},
+		{name: "one add after the other", adds: []int{1, 1, 1}, repairs: 2},
+		{name: "one is refused and nobody has written", adds: []int{1, 1, 1}, refused: 2, repairs: 3},
+		{name: "many adds after one", adds: []int{1, 50}, repairs: 1},
+		{name: "another add at the same time", adds: []int{1, 1}, between: repair, repairs: 1},
+		{name: "the timer is moved at the same time", adds: []int{1, 1}, between: move, repairs: 1},
+		{name: "the record is written at the same time, not by a repair", adds: []int{1, 1}, between: func(*schemas.Record) {}, repairs: 2},
+		{name: "the event is called at the same time", adds: []int{1, 1}, repairs: 2, between: func(r *schemas.Record) {
 			repair(r)
 			r.State, r.Queued, r.FiredMs = schemas.StateDelivered, false, time.Now().UnixMilli()
-		}, 0, 2},
+		}},
+		{name: "a former leader refuses, and then answers with an older record", adds: []int{1, 1}, stale: true, refused: 1, repairs: 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			id, tries := schemas.NewTimerID("/test", c.name), 0
-			fault := &faulty{Store: f.store, change: func(store.Write) error {
+			id, tries, reads := schemas.NewTimerID("/test", c.name), 0, 0
+			var older store.Timer
+			get := func(read store.Timer) store.Timer {
+				if reads++; c.stale && reads == 2 {
+					return older
+				}
+				return read
+			}
+			fault := &faulty{Store: f.store, get: get, change: func(store.Write) error {
 				tries++
 				switch {
 				case tries == c.refused:
@@ -101,7 +112,14 @@ func TestEqualAddsRepairOnce(t *testing.T) {
 					a.Record = schemas.NewRecord(&a.Spec, schemas.Body{}, a.AddedMs)
 					group = append(group, a)
 				}
-				got.got = nil
+				if n == 1 && c.stale {
+					var err error
+					if older, err = f.store.Get(t.Context(), id); err != nil {
+						t.Fatal(err)
+					}
+					rewrite(id, move)
+				}
+				got.got, reads = nil, 0
 				w.Write(context.WithoutCancel(t.Context()), group)
 				want := slices.Repeat([]router.Result{router.Duplicate}, adds)
 				if n == 0 {

@@ -313,14 +313,14 @@ func (r *round) exists(a *Add) {
 			// Of many equal adds at the same time, one repairs the record. Either this Write has written the record, or
 			// another write came between the read and the repair.
 		case err == nil && !t.Record.State.Final():
-			lost = t.Rev
+			lost = max(lost, t.Rev) // a former leader may answer with an older revision
 			if _, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t); err == nil {
 				r.wrote(a.Spec.Timer)
 			}
 		}
 	}
 	if errors.Is(err, store.ErrRevision) {
-		err = schemas.Errorf(schemas.CodeUnavailable, "timer %s changed between each read and write of its record", t.ID)
+		err = schemas.Errorf(schemas.CodeUnavailable, "the record of timer %s could not be written: it changed after each read, or each read came from a former leader", t.ID)
 	}
 	if store.Permanent(err) {
 		// max_payload was lowered after the record was stored, so the record cannot be

@@ -3,7 +3,6 @@ package app
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,7 +51,7 @@ func TestTenantsUnderLoadCluster(t *testing.T) {
 }
 
 func testTenantsUnderLoad(t *testing.T, f *tenants) {
-	x := &tenantLoad{tenants: f, replies: make(chan string, 4*loadTimers), victims: make(chan string, loadTimers), called: map[string]int{}, stop: make(chan struct{})}
+	x := &tenantLoad{tenants: f, replies: make(chan string, 4*loadTimers), victims: make(chan string, loadTimers), called: map[string]int{}, refused: map[string]int{}, stop: make(chan struct{})}
 	acme, globex := f.as("acme"), f.as("globex")
 	x.subscribe(acme, "callbacks.fire", x.fired)
 	x.subscribe(globex, ">", x.eavesdrop)
@@ -85,6 +84,7 @@ type tenantLoad struct {
 	called                   map[string]int // of each event of acme
 	latest                   time.Duration  // the greatest lateness
 	flooded, attacks, forged int
+	refused                  map[string]int // answers not_found by verb
 	faults                   []string
 }
 
@@ -105,6 +105,11 @@ func (x *tenantLoad) report() {
 	}
 	if x.latest > loadLate {
 		x.t.Errorf("a callback of acme was %s late, want at most %s", x.latest, loadLate)
+	}
+	for verb := range attackedVerbs {
+		if x.refused[verb] == 0 {
+			x.t.Errorf("globex: %s never answered %s", verb, schemas.CodeNotFound)
+		}
 	}
 	if x.flooded < loadTimers || x.attacks < loadTimers || x.forged == 0 {
 		x.t.Errorf("globex added %d timers, made %d requests and forged %d answers; want at least %d, %d and 1", x.flooded, x.attacks, x.forged, loadTimers, loadTimers)
@@ -130,6 +135,13 @@ func (x *tenantLoad) fault(format string, args ...any) {
 	if len(x.faults) < 20 {
 		x.faults = append(x.faults, fmt.Sprintf(format, args...))
 	}
+}
+
+// notFound takes note that a verb knows no timer of acme's.
+func (x *tenantLoad) notFound(verb string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.refused[verb]++
 }
 
 func (x *tenantLoad) count(n *int) {
@@ -209,6 +221,9 @@ func (x *tenantLoad) flood(nc *nats.Conn) {
 	}
 }
 
+// attackedVerbs are the verbs that globex tries on timers of acme, with the attributes that they need.
+var attackedVerbs = map[string]string{"get": "", "cancel": "", "reschedule": `,"after":"1h"`, "schedule.pause": "", "dead.replay": ""}
+
 // attack does to each timer of acme what globex can try.
 func (x *tenantLoad) attack(nc *nats.Conn) {
 	for {
@@ -220,12 +235,17 @@ func (x *tenantLoad) attack(nc *nats.Conn) {
 		}
 		timer := byID("acme", id).Timer
 		var verbs sync.WaitGroup // each operation waits for adds on their way, of which the flood makes many
-		for verb, more := range map[string]string{"get": "", "cancel": "", "reschedule": `,"after":"1h"`, "schedule.pause": "", "dead.replay": ""} {
+		for verb, more := range attackedVerbs {
 			verbs.Go(func() {
 				m, err := nc.Request(schemas.SubjectAPIPrefix+verb, []byte(`{"timer":"`+timer+`"`+more+`}`), bound)
 				// A busy store may give no answer: then nobody knows whether there is such a timer.
-				if err != nil || !slices.Contains([]string{"not_found", string(schemas.CodeUnavailable)}, m.Header.Get(micro.ErrorCodeHeader)) {
-					x.fault("globex: %s of %s: %v %v", verb, id, m, err)
+				switch {
+				case err != nil:
+					x.fault("globex: %s of %s: %v", verb, id, err)
+				case m.Header.Get(micro.ErrorCodeHeader) == string(schemas.CodeNotFound):
+					x.notFound(verb)
+				case m.Header.Get(micro.ErrorCodeHeader) != string(schemas.CodeUnavailable):
+					x.fault("globex: %s of %s: %v", verb, id, m)
 				}
 				x.count(&x.attacks)
 			})

@@ -169,8 +169,9 @@ func (f *tenants) as(user string) *nats.Conn {
 	return f.users[user]
 }
 
-// ask sends a request to the API and returns the answer and the code of the error, if any. Like every client it repeats
-// the request while the answer is unavailable: three servers on one busy disk may have no leader for seconds.
+// ask sends a request to the API and returns the answer and the code of the error, if any. It repeats the request while
+// the answer is unavailable: three servers on one busy disk may have no leader for seconds. A write that took effect without
+// an answer is then repeated, too.
 func (f *tenants) ask(user, verb string, request any) (answer []byte, code string) {
 	f.t.Helper()
 	data, ok := request.([]byte)

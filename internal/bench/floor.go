@@ -64,7 +64,8 @@ func floorStream(shard int) string { return "BENCH_FLOOR_" + strconv.Itoa(shard)
 // floorKeys returns the subject prefix of a shard's keys. Two tokens follow: the id of the run and the number of the timer.
 func floorKeys(shard int) string { return "bench.floor.key." + strconv.Itoa(shard) + "." }
 
-// floorIndex returns the subject prefix of a shard's index entries. Two tokens follow: the second and a number.
+// floorIndex returns the subject prefix of a shard's index entries. Two tokens follow, the second and a number, or for far
+// timers three: far, the hour and a number.
 func floorIndex(shard int) string { return "bench.floor.index." + strconv.Itoa(shard) + "." }
 
 // floorJournal returns the subject of the journals of a shard's stream, "" for other streams.

@@ -278,7 +278,7 @@ func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx cont
 		if yes && err == nil {
 			return
 		}
-		if err != nil && (last == nil || inTime) {
+		if err == nil || last == nil || inTime {
 			last = err // rather than that the time was up
 		}
 		if !pause.For(ctx, 100*time.Millisecond) {

@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(proc.Run(m))
 }
 
-// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
+// bound is the time limit of a wait for one answer. It is shorter than waittest.Bound, so that a wait which repeats a request
+// survives a request to a node that was killed.
 const bound = 60 * time.Second
 
 // lateBound bounds the lateness of timers that must not wait for others. It is long, because

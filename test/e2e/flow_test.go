@@ -119,10 +119,9 @@ func checkRate(t *testing.T, times []time.Time, l flow.Limit, slack time.Duratio
 // exactly, where the calls begin.
 const networkSlack = time.Second
 
-// TestFlowKill: 2,400 events of one key are due at once, over two nodes; they are planned, in
-// the consumers and, if their slots are 30 s or more away, in the wheel. One node is killed meanwhile. The rate holds, each event is
-// called, and events that were only planned are called once, with their first attempt. Another
-// service is called as usual.
+// TestFlowKill: 2,400 events of one key are due at once, over two nodes; they are planned, in the consumers and, if their
+// slots are 30 s or more away, in the wheel. One node is killed meanwhile. The rate holds, each event is called, and events
+// that were only planned are called once, with their first attempt. Another service is called as usual.
 func TestFlowKill(t *testing.T) {
 	t.Parallel()
 	testsize.Long(t, "2,400 events at 40 a second")

@@ -32,6 +32,7 @@ var planted = []plant{
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/jet/get.go", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 1", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 2"), "./internal/store", "TestConformance$/LargeAnswers"},
 	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + ix.keep", "return ix.keep"), "./internal/store", "TestTTLsOnDisk"},
 	{m("each of many equal adds repairs the record", "router/writer.go", "r.written(a.Spec.Timer) || t.Rev > lost", "t.Rev > lost"), "./router", "TestEqualAddsRepairOnce"},
+	{m("router: an older answer of a former leader forgets the revision that a repair could not replace", "router/writer.go", "lost = max(lost, t.Rev)", "lost = t.Rev"), "./router", "TestEqualAddsRepairOnce"},
 	{m("an add repairs a record that another add has repaired meanwhile", "router/writer.go", "t.Rev > lost && lost > 0 && repaired(&t.Record)", "t.Rev < lost && repaired(&t.Record)"), "./router", "TestEqualAddsRepairOnce"},
 	{m("an add takes the record that it could not repair for repaired", "router/writer.go", "t.Rev > lost && lost > 0 && repaired", "lost > 0 && repaired"), "./router", "TestEqualAddsRepairOnce"},
 	{m("an add takes any write for a repair", "router/writer.go", "return r.Pending() && r.Queued && r.Moves > 0 &&", "return"), "./router", "TestEqualAddsRepairOnce"},

@@ -313,7 +313,8 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 }
 
 // Bounds of a node's start, of its life after the start, and of the two parts of a check, in which adds are stored and timers
-// settle: checkBound without progress, and checkMax altogether. A node may have thousands of adds to store after a power loss, beside other tests that use the same disk.
+// settle: checkBound without progress, and checkMax altogether. A node may have thousands of adds to store after a power loss,
+// beside other tests that use the same disk.
 const (
 	startBound = 60 * time.Second
 	lifeBound  = 15 * time.Second
