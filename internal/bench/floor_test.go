@@ -25,7 +25,8 @@ func floor(t *testing.T, name string, change func(*Config)) *Result {
 	return runOn(t, Floor, OnEmbedded, name, change)
 }
 
-// TestFloorAdd: each add is two stored messages, and many share index entries, also in the batches of the safe profile.
+// TestFloorAdd: each add is two stored messages and at most one index entry, also in the batches of the safe profile. How
+// many timers share an entry depends on how fast they are added; see TestFloorEntries.
 func TestFloorAdd(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -34,13 +35,13 @@ func TestFloorAdd(t *testing.T) {
 	}{{ViaPublish, app.ProfileFast}, {ViaBatch, app.ProfileSafe}} {
 		t.Run(c.via, func(t *testing.T) {
 			t.Parallel()
-			const adds = 20_000 // enough for several in an hour and shard
+			const adds = 20_000
 			r := floor(t, "add", func(conf *Config) { conf.Count, conf.Via, conf.Profile = adds, c.via, c.profile })
 			if r.Verified.Found != adds || figure(t, r, "timers stored") <= 0 || figure(t, r, apartFigure) <= 0 {
 				t.Errorf("got %+v, want %d timers, a rate, and the CPU of the process", r, adds)
 			}
-			if stored := figure(t, r, "messages stored a timer"); stored <= 2 || stored > 2.9 {
-				t.Errorf("a timer stored %v messages, want 2 and a part of an index entry", stored)
+			if stored := figure(t, r, "messages stored a timer"); stored <= 2 || stored > 3 {
+				t.Errorf("a timer stored %v messages, want 2 and an index entry or a part of one", stored)
 			}
 		})
 	}
