@@ -51,7 +51,7 @@ func TestTenantsUnderLoadCluster(t *testing.T) {
 }
 
 func testTenantsUnderLoad(t *testing.T, f *tenants) {
-	x := &tenantLoad{tenants: f, replies: make(chan string, 4*loadTimers), victims: make(chan string, loadTimers), called: map[string]int{}, refused: map[string]int{}, stop: make(chan struct{})}
+	x := &tenantLoad{tenants: f, replies: make(chan string, 4*loadTimers), victims: make(chan string, loadTimers), called: map[string]int{}, unknown: map[string]int{}, stop: make(chan struct{})}
 	acme, globex := f.as("acme"), f.as("globex")
 	x.subscribe(acme, "callbacks.fire", x.fired)
 	x.subscribe(globex, ">", x.eavesdrop)
@@ -84,7 +84,7 @@ type tenantLoad struct {
 	called                   map[string]int // of each event of acme
 	latest                   time.Duration  // the greatest lateness
 	flooded, attacks, forged int
-	refused                  map[string]int // answers not_found by verb
+	unknown                  map[string]int // answers not_found by verb
 	faults                   []string
 }
 
@@ -107,7 +107,7 @@ func (x *tenantLoad) report() {
 		x.t.Errorf("a callback of acme was %s late, want at most %s", x.latest, loadLate)
 	}
 	for verb := range attackedVerbs {
-		if x.refused[verb] == 0 {
+		if x.unknown[verb] == 0 {
 			x.t.Errorf("globex: %s never answered %s", verb, schemas.CodeNotFound)
 		}
 	}
@@ -141,7 +141,7 @@ func (x *tenantLoad) fault(format string, args ...any) {
 func (x *tenantLoad) notFound(verb string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.refused[verb]++
+	x.unknown[verb]++
 }
 
 func (x *tenantLoad) count(n *int) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -105,16 +105,12 @@ func (r *cancelRace) due(n int, begin time.Time) time.Time {
 func (r *cancelRace) add(begin time.Time) {
 	r.t.Helper()
 	calls := make([]int64, r.size)
-	for i := range calls {
+	r.c.publishAll(r.size, func(i int) *nats.Msg {
 		n := r.added + i
 		due := r.due(n, begin).UnixMilli()
 		calls[i] = r.rec.Put(check.Event{Kind: check.Add, Via: "publish", Source: "/e2e", ID: raceID(n), DueMs: due, Data: "x"})
-		m := binary(attrs{"id": raceID(n), "timersvc": raceService, "timerat": schemas.FormatTime(due)}, "text/plain", "x")
-		if _, err := r.c.js.PublishMsgAsync(m, jetstream.WithStallWait(bound)); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-	waittest.Receive(r.t, "acknowledgements of all adds", r.c.js.PublishAsyncComplete())
+		return binary(attrs{"id": raceID(n), "timersvc": raceService, "timerat": schemas.FormatTime(due)}, "text/plain", "x")
+	})
 	for _, call := range calls {
 		r.rec.Put(check.Event{Kind: check.Answer, Call: call, OK: true})
 	}
