@@ -7,9 +7,10 @@ import (
 )
 
 // This file writes the final records of timers without a callback, after their events were
-// published. They wait in the completion queue until no due timer waits for its claim, so
-// that in a burst the events are published first. If the process dies, the sweeper finishes
-// the records that were still queued.
+// published. They wait in the completion queue until no due timer of the shard waits for its claim,
+// so that in a burst the events are published first. For a limited time they also wait for the due
+// timers of the node's other shards (Backlog). If the process dies, the sweeper finishes the records
+// that were still queued.
 
 // Bounds of the completion queue.
 const (
@@ -20,6 +21,11 @@ const (
 	// A burst of 100,000 timers over four shards stays below it, so its final records do not compete
 	// with its events. A queued record takes about 0.6 kB.
 	maxCompletions = 32_768
+	// completionPatienceMs is the age up to which a final record waits for other shards. A burst of
+	// 100,000 timers takes half of it on two processors.
+	completionPatienceMs = 10_000
+	// completionPollMs is the time after which a core that waits for other shards looks again.
+	completionPollMs = 20
 	// A failed write is repeated after completionRetryDelayMs, at most maxCompletionRetries
 	// times. Without retries, a short outage would leave the record to the sweeper, minutes
 	// later.
@@ -31,6 +37,7 @@ const (
 type completions struct {
 	queue   []ActFinish
 	writing int         // final records in flight
+	held    bool        // the first record of the queue waits for other shards
 	failed  []ActFinish // to be queued again at retryMs
 	retryMs int64       // Unix milliseconds
 }
@@ -66,11 +73,22 @@ func (c *completions) retry(nowMs int64) {
 	}
 }
 
-// next removes the first record of the queue for its write; false if it must wait. busy is true
-// while due timers wait for their claims.
-func (c *completions) next(busy bool) (a ActFinish, ok bool) {
-	if len(c.queue) == 0 || c.writing >= maxCompleting || busy && len(c.queue) < maxCompletions {
+// next removes the first record of the queue for its write; false if it must wait. due is true while due
+// timers of the shard wait for their claims, others while those of another shard do.
+func (c *completions) next(nowMs int64, due, others bool) (a ActFinish, ok bool) {
+	c.held = false
+	if len(c.queue) == 0 || c.writing >= maxCompleting {
 		return a, false
+	}
+	if len(c.queue) < maxCompletions {
+		if due {
+			return a, false
+		}
+		// The age is negative if the cluster's clock was set back.
+		if age := nowMs - c.queue[0].Record.DoneMs; others && age >= 0 && age < completionPatienceMs {
+			c.held = true
+			return a, false
+		}
 	}
 	a = c.queue[0]
 	c.queue[0] = ActFinish{}
@@ -84,8 +102,11 @@ func (c *completions) next(busy bool) (a ActFinish, ok bool) {
 // complete writes final records from the completion queue.
 func (k *Core) complete() {
 	k.completions.retry(k.now)
+	due := (k.ready.n > 0 || k.due.left) && !k.draining
+	k.backlog.set(due && !k.paused)
+	others := k.backlog.of.any() && !k.draining
 	for {
-		a, ok := k.completions.next((k.ready.n > 0 || k.due.left) && !k.draining)
+		a, ok := k.completions.next(k.now, due, others)
 		if !ok {
 			return
 		}

@@ -32,6 +32,8 @@ type CoreConfig struct {
 	SweepMs int64
 	// Retention is the TTL of a final record.
 	Retention time.Duration
+	// Backlog is shared by the cores of a node; nil for a core that shares its processors with no other.
+	Backlog *Backlog
 	// Level is the format level that this node reads.
 	Level store.FormatLevel
 	// Zones is the zone data of this node's plans; nil for that of the process.
@@ -187,6 +189,7 @@ type Core struct {
 	newer       newerRecords
 	pending     pendingCount
 	completions completions
+	backlog     backlogMember
 	dedup       dedupChecks
 	// calendars are the calendars of excluded dates; nil if they are not known. calendarsFresh is
 	// true if claims may follow them; see SetCalendars.
@@ -211,6 +214,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		watermark:   watermark, tailSeen: c.Tail, stored: max(c.Tail, c.Seen),
 		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
 		due:            newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
+		backlog:        backlogMember{of: cfg.Backlog},
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
@@ -316,8 +320,15 @@ func (k *Core) Next() (int64, bool) {
 		// results come before the next move, or at the latest a millisecond later.
 		return k.now + 1, true
 	}
-	return k.wheel.Next()
+	next, ok := k.wheel.Next()
+	if k.completions.held && (!ok || next > k.now+completionPollMs) {
+		return k.now + completionPollMs, true
+	}
+	return next, ok
 }
+
+// End takes the core out of its node's Backlog. Call it after the last Step.
+func (k *Core) End() { k.backlog.set(false) }
 
 // Pause stops claims and publishes while the owner's lease or the time is in doubt. Step
 // still processes results. A claimed event is published after the pause, or by the next

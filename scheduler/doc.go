@@ -76,6 +76,8 @@
 //   - Every queue is bounded: entries by MaxLoaded (the read-ahead stops, then the tail),
 //     writes in flight by MaxInflight. The claims of a burst begin with few in flight; see
 //     claimwindow.go.
+//   - In a burst the events come before the final records: those of a shard wait while due timers of any
+//     shard of the node wait for their claims; see Backlog.
 //
 // # Failures
 //

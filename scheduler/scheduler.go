@@ -33,9 +33,9 @@ func New(o Options) (*Scheduler, error) {
 		return nil, fmt.Errorf("scheduler: register metrics: %w", err)
 	}
 	s := &Scheduler{o: o}
-	p := &precision{spare: o.Spare}
+	p, b := &precision{spare: o.Spare}, &Backlog{}
 	for n := range o.Store.Geometry().Shards {
-		s.shards = append(s.shards, newShard(n, &s.o, p, m))
+		s.shards = append(s.shards, newShard(n, &s.o, p, b, m))
 	}
 	return s, nil
 }

@@ -216,7 +216,10 @@ func (t *Term) Start() {
 }
 
 // End marks the shard as not owned. Call it once, after the last Turn.
-func (t *Term) End() { t.setState(0) }
+func (t *Term) End() {
+	t.core.End()
+	t.setState(0)
+}
 
 // inbox queues the results of store calls for the next turn.
 type inbox struct {

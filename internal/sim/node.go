@@ -9,6 +9,7 @@ import (
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -40,6 +41,8 @@ type node struct {
 	cutUntil     int64
 
 	client *fake.Client
+	// backlog is shared by the terms of the process.
+	backlog *scheduler.Backlog
 	// calendars is the process's copy of the calendars; nil in a simulation without.
 	calendars *store.Calendars
 	// quotas is the process's copy of the limits; nil without Config.Quotas.
@@ -91,6 +94,7 @@ func (n *node) boot() {
 	n.est, n.readings = clustertime.Estimator{}, nil
 	n.resample = signal{}
 	n.calls = map[string]bool{}
+	n.backlog = &scheduler.Backlog{}
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
 	n.client.SetReads(n.level)
 	if w.zones != nil {

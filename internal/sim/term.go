@@ -69,7 +69,7 @@ func (t *term) config() scheduler.TermConfig {
 		Shard: t.shard, Store: termStore{Client: t.n.client, t: t}, Time: t.n, Lease: p.lease, Heartbeat: p.tick, Log: zerolog.Nop(),
 		Core: scheduler.CoreConfig{
 			Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
-			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, FirstInflight: max(p.maxInflight/4, 8), FirstFireAtOnce: 1 + p.maxInflight/32, FireAtOnce: 1 + p.maxInflight/8, Retention: p.retention,
+			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, FirstInflight: max(p.maxInflight/4, 8), FirstFireAtOnce: 1 + p.maxInflight/32, FireAtOnce: 1 + p.maxInflight/8, Retention: p.retention, Backlog: t.n.backlog,
 			Level: t.n.client.Reads(), Zones: t.n.zones,
 		},
 		Trace:           t.trace,
