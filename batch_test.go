@@ -20,10 +20,7 @@ import (
 func addStream(t testing.TB, change func(*jetstream.StreamConfig), options ...natstest.Option) (*belfry.Client, jetstream.Stream) {
 	t.Helper()
 	nc := natstest.Run(t, options...).Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	cfg := jetstream.StreamConfig{Name: schemas.StreamAdd, Subjects: []string{schemas.SubjectAdd}, Retention: jetstream.WorkQueuePolicy, AllowAtomicPublish: true}
 	change(&cfg)
 	s, err := js.CreateStream(t.Context(), cfg)

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -159,10 +159,7 @@ func TestOwnConsumers(t *testing.T) {
 	if _, err := c.Add(t.Context(), newEvent("1"), belfry.After(0), belfry.WithService("orders"), belfry.WithCallback("nats:callbacks.x")); err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(c.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, c.Conn())
 	var own []string
 	waittest.Until(t, "Belfry has a consumer that calls back", func() bool {
 		stream, err := js.Stream(t.Context(), schemas.StreamFired)

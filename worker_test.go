@@ -59,9 +59,7 @@ func newBareOn(t *testing.T, srv *natstest.Server, admin *nats.Conn, options ...
 	if admin == nil {
 		admin = b.c.Conn()
 	}
-	if b.js, err = jetstream.New(admin); err != nil {
-		t.Fatal(err)
-	}
+	b.js = natstest.JetStream(t, admin)
 	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
 	b.stream(jetstream.StreamConfig{Name: schemas.StreamDead, Subjects: []string{schemas.SubjectDeadPrefix + ">"}})
 	return b

@@ -73,11 +73,8 @@ func newFixture(t *testing.T, cfg store.Config) *fixture {
 
 func newFixtureOn(t *testing.T, nc *nats.Conn, cfg store.Config) *fixture {
 	t.Helper()
-	f := &fixture{t: t, nc: nc}
+	f := &fixture{t: t, nc: nc, js: natstest.JetStream(t, nc)}
 	var err error
-	if f.js, err = jetstream.New(f.nc); err != nil {
-		t.Fatal(err)
-	}
 	cfg.Node = cmp.Or(cfg.Node, "n1")
 	if f.store, err = store.Open(t.Context(), f.nc, cfg, zerolog.Nop()); err != nil {
 		t.Fatal(err)

@@ -87,10 +87,7 @@ func TestLostMiddleBlock(t *testing.T) {
 					}
 				}
 			}
-			js, err := jetstream.New(n.nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := natstest.JetStream(t, n.nc)
 			state := func() jetstream.StreamState {
 				s, err := js.Stream(t.Context(), "KV_timers_0")
 				if err != nil {
@@ -159,6 +156,7 @@ func TestLostMiddleBlock(t *testing.T) {
 			})
 			var report []store.ShardDamage
 			look := func() bool {
+				var err error
 				if report, err = again.store.ReadDamage(t.Context()); err != nil {
 					t.Fatal(err)
 				}

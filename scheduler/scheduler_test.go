@@ -119,10 +119,7 @@ func create(t *testing.T, s *store.Store, ws ...store.Write) {
 // fired reads n messages from TIMERS_FIRED, by message ID.
 func fired(t *testing.T, nc *nats.Conn, n int) map[string][]jetstream.Msg {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	c, err := js.OrderedConsumer(t.Context(), schemas.StreamFired, jetstream.OrderedConsumerConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -16,10 +16,7 @@ func TestStreamsAnswer(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)
 	nc := s.Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	for _, c := range []jetstream.StreamConfig{
 		{Name: "FULL", Subjects: []string{"orders.in"}, MaxMsgs: 1, Discard: jetstream.DiscardNew},
 		{Name: "FULLBYTES", Subjects: []string{"orders.bytes"}, MaxBytes: 100, Discard: jetstream.DiscardNew},

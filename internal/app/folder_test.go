@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/belfryio/belfry/internal/natstest"
 )
 
 // TestOpenFolder: a tool can read the streams in a stopped node's folder. Meanwhile no
@@ -18,10 +18,7 @@ func TestOpenFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	if _, err := js.Stream(t.Context(), "KV_clock"); err != nil {
 		t.Error(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -20,10 +21,7 @@ func TestManyConsumers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	const byDefault = server.JSDefaultMaxConsumersPerStream
 	for n := range byDefault + 1 {
 		// Consumers in memory and without a name are the cheapest that count.

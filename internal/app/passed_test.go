@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -56,10 +55,7 @@ func TestSettingsReachTheParts(t *testing.T) {
 			t.Errorf("no part of the node has option %s", name)
 		}
 	}
-	js, err := jetstream.New(a.nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, a.nc)
 	for name, age := range map[string]time.Duration{schemas.StreamFired: o.FiredMaxAge, schemas.StreamDead: o.DeadMaxAge, schemas.StreamRejected: o.RejectedMaxAge} {
 		s, err := js.Stream(t.Context(), name)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -114,7 +115,7 @@ func (f *tenants) listen(user string) *listener {
 // firedConsumer returns the consumer of the fired events of a user's account.
 func (f *tenants) firedConsumer(user string) jetstream.Consumer {
 	f.t.Helper()
-	js, err := jetstream.NewWithAPIPrefix(f.as(user), schemas.JetStreamPrefix)
+	js, err := jetstream.NewWithAPIPrefix(f.as(user), schemas.JetStreamPrefix, jetstream.WithDefaultTimeout(bound))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -202,10 +203,7 @@ func (f *tenants) consumeFired(user string, ids map[string]string) {
 func (f *tenants) checkCopies(want map[string]map[string]string) {
 	t := f.t
 	t.Helper()
-	js, err := jetstream.New(f.as("admin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, f.as("admin"))
 	stream, err := js.Stream(t.Context(), schemas.StreamTenantFired)
 	if err != nil {
 		t.Fatal(err)

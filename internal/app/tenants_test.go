@@ -15,7 +15,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/belfryio/belfry/internal/natstest"
@@ -206,10 +205,7 @@ func tenantEvent(id, more string) []byte {
 // publish adds by timers.add, and waits for the acknowledgement of the stream.
 func (f *tenants) publish(user string, event []byte) {
 	f.t.Helper()
-	js, err := jetstream.New(f.as(user))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	js := natstest.JetStream(f.t, f.as(user))
 	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
 	defer cancel()
 	if ack, err := js.Publish(ctx, schemas.SubjectAdd, event); err != nil || ack.Stream != schemas.StreamAdd {

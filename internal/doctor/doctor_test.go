@@ -325,10 +325,7 @@ func TestStreams(t *testing.T) {
 	want(t, f, "clock", doctor.OK)
 	want(t, f, "shards", doctor.Error, "shard 0", "role scheduler") // no scheduler runs
 
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	fired, err := js.Stream(t.Context(), schemas.StreamFired)
 	if err != nil {
 		t.Fatal(err)

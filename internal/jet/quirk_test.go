@@ -194,10 +194,7 @@ func TestQuirk5ErrorTexts(t *testing.T) {
 	const large = 34 << 20 // over the file store's limit of a message
 	s := natstest.Run(t, func(o *server.Options) { o.MaxPayload, o.MaxPending = 2*large, 4*large })
 	nc := s.Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	stream, err := js.CreateStream(t.Context(), StreamConfig{Name: "S", Subjects: []string{"s"}, Storage: FileStorage, MaxMsgs: 1, Discard: DiscardNew})
 	if err != nil {
 		t.Fatal(err)
@@ -404,10 +401,7 @@ func TestQuirk8UndecidedDelete(t *testing.T) {
 func TestQuirk12ConsumerLimit(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	if _, err := js.CreateStream(t.Context(), StreamConfig{Name: "S", Subjects: []string{"s"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,10 @@ import (
 // startBound bounds the start of a server and the first election of a cluster.
 const startBound = 90 * time.Second
 
+// callBound bounds a call of the client that JetStream returns. It is shorter than waittest.Bound, so that a wait which
+// repeats a call survives a call to a server that was killed.
+const callBound = time.Minute
+
 // Server is one embedded server.
 type Server struct {
 	*server.Server
@@ -140,10 +144,11 @@ type inProcess struct{ s *Server }
 
 func (p inProcess) InProcessConn() (net.Conn, error) { return p.s.now.Load().InProcessConn() }
 
-// JetStream returns the JetStream context of a connection.
+// JetStream returns the JetStream context of a connection. A call without a deadline has a minute, because the disk of a
+// busy machine may stand still for longer than the 5 s that jetstream.New allows.
 func JetStream(tb testing.TB, nc *nats.Conn) jetstream.JetStream {
 	tb.Helper()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callBound))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -80,10 +80,7 @@ func TestExpiredDeadLettersAreCounted(t *testing.T) {
 func TestRejectedSplitOff(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	dead, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: schemas.StreamDead, Subjects: []string{schemas.SubjectDeadPrefix + "*", schemas.SubjectRejected}, Storage: jetstream.FileStorage, AllowDirect: true, MaxBytes: 8 << 20,
 	})

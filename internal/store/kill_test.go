@@ -76,10 +76,7 @@ func (k *killed) states() map[schemas.TimerID]schemas.State {
 // their timers' records again when the newer revisions expire.
 func (k *killed) superseded() (n uint64) {
 	k.t.Helper()
-	js, err := jetstream.New(k.s.Conn())
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	js := natstest.JetStream(k.t, k.s.Conn())
 	for shard := range storetest.Geometry.Shards {
 		bucket := schemas.BucketTimers(shard)
 		stream, err := js.Stream(k.t.Context(), "KV_"+bucket)
@@ -271,10 +268,7 @@ func (l *lives) killWhileWriting(n int, both bool) {
 // others writes to each shard, as another node may before this node has reconnected.
 func (l *lives) others() {
 	l.t.Helper()
-	js, err := jetstream.New(l.p.Connect())
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	js := natstest.JetStream(l.t, l.p.Connect())
 	for shard := range storetest.Geometry.Shards {
 		if _, err := js.Publish(l.t.Context(), "$KV."+schemas.BucketTimers(shard)+".another", nil); err != nil {
 			l.t.Fatal(err)

@@ -48,10 +48,7 @@ func TestPermanent(t *testing.T) {
 	srv := natstest.Run(t)
 	nc := srv.InProcess()
 	s := open(t, nc, func(c *store.Config) { c.MaxPayload = 256 << 10 })
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	publish := func(subject string, hdr nats.Header, bytes int) error {
 		_, _, err := s.Publish(t.Context(), store.Msg{Subject: subject, Header: hdr, Data: make([]byte, bytes)})
 		return err

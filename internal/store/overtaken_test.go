@@ -159,10 +159,7 @@ func TestFiredLimitOfAnExistingStream(t *testing.T) {
 	if n, bytes := limit(store.Config{}); n != bytes/16/1024 {
 		t.Errorf("%d events of a service in a stream of %d bytes", n, bytes)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	stream, err := js.Stream(t.Context(), schemas.StreamFired)
 	if err != nil {
 		t.Fatal(err)

@@ -60,10 +60,7 @@ func TestProbeLeftBehind(t *testing.T) {
 			if made {
 				open(t, nc).Close()
 			}
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := natstest.JetStream(t, nc)
 			const name = "BELFRY_PROBE_n1"
 			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: 1 << 20}); err != nil {
 				t.Fatal(err)
@@ -82,10 +79,7 @@ func TestManyServices(t *testing.T) {
 	t.Parallel()
 	const byDefault, services = 3, 7
 	nc := natstest.Run(t, func(o *server.Options) { o.JetStreamLimits.DefaultMaxConsumers = byDefault }).Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	s := open(t, nc)
 	for _, again := range []bool{false, true} {
 		if again {
@@ -226,10 +220,7 @@ func TestOpenRefused(t *testing.T) {
 	t.Run("another stream of the name", func(t *testing.T) {
 		t.Parallel()
 		nc := natstest.Run(t).Connect()
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := natstest.JetStream(t, nc)
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: schemas.StreamAdd, Subjects: []string{"timers.add"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -238,10 +229,7 @@ func TestOpenRefused(t *testing.T) {
 	t.Run("subjects taken", func(t *testing.T) {
 		t.Parallel()
 		nc := natstest.Run(t).Connect()
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := natstest.JetStream(t, nc)
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "X", Subjects: []string{"timers.>"}}); err != nil {
 			t.Fatal(err)
 		}

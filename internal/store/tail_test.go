@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/natstest"
@@ -61,10 +60,7 @@ func TestTailConsumerGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tail.Stop()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	stream, err := js.Stream(t.Context(), "KV_"+schemas.BucketTimers(0))
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func TestClusterConfig(t *testing.T) {
 		return s.Connect(nats.UserInfo(user, user+"-pw"))
 	}
 	belfry := as(c.Servers[0], "belfry")
-	js := jetStream(t, belfry)
+	js := natstest.JetStream(t, belfry)
 	add := jetstream.StreamConfig{Name: "TIMERS_ADD", Subjects: []string{"timers.add"}, Replicas: 3}
 	bucket := jetstream.StreamConfig{Name: "KV_clock", Subjects: []string{"$KV.clock.>"}, Replicas: 3}
 	for _, cfg := range []jetstream.StreamConfig{add, bucket} {
@@ -55,7 +55,7 @@ func TestClusterConfig(t *testing.T) {
 	for n, s := range c.Servers {
 		orders := as(s, "orders")
 		// The other servers learn of the stream's subjects a moment after it is created.
-		ack, err := jetStream(t, orders).Publish(t.Context(), "timers.add", []byte("{}"), jetstream.WithRetryAttempts(40))
+		ack, err := natstest.JetStream(t, orders).Publish(t.Context(), "timers.add", []byte("{}"), jetstream.WithRetryAttempts(40))
 		if err != nil || ack.Stream != "TIMERS_ADD" {
 			t.Errorf("server %d: orders cannot add: %+v, %v", n+1, ack, err)
 		}
@@ -66,7 +66,7 @@ func TestClusterConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 		flush(t, orders)
-		if _, err := jetStream(t, orders).Publish(t.Context(), "timers.add", []byte("{}")); err != nil { // after the attack, in order
+		if _, err := natstest.JetStream(t, orders).Publish(t.Context(), "timers.add", []byte("{}")); err != nil { // after the attack, in order
 			t.Fatal(err)
 		}
 	}

@@ -26,7 +26,7 @@ func TestHeadersOfAdds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(st.Close)
-	admin := jetStream(t, s.ConnectAs("admin"))
+	admin := natstest.JetStream(t, s.ConnectAs("admin"))
 	adds, err := admin.Stream(t.Context(), schemas.StreamAdd)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestHeadersOfAdds(t *testing.T) {
 	}
 	before := stored()
 	nc := s.ConnectAs("orders", nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	orders := jetStream(t, nc)
+	orders := natstest.JetStream(t, nc)
 	for name, tt := range map[string]struct {
 		header nats.Header
 		kept   bool // stored, as an add like any other

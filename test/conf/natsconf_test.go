@@ -18,15 +18,6 @@ const (
 	bound = 60 * time.Second
 )
 
-func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
-
 // TestProductionConfig loads nats.conf into a real server and checks the rights of
 // each of its users. The attacks are in test/e2e.
 func TestProductionConfig(t *testing.T) {
@@ -42,14 +33,14 @@ func TestProductionConfig(t *testing.T) {
 		t.Fatal("nats.conf does not sync every write")
 	}
 	belfry := s.ConnectAs("belfry")
-	js := jetStream(t, belfry)
+	js := natstest.JetStream(t, belfry)
 	for name, subjects := range map[string][]string{"TIMERS_ADD": {"timers.add"}, "TIMERS_FIRED": {"timers.fired.*"}, "TIMERS_DEAD": {"timers.dead.*"}} {
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	orders := s.ConnectAs("orders")
-	ojs := jetStream(t, orders)
+	ojs := natstest.JetStream(t, orders)
 
 	// An add: the PubAck crosses accounts.
 	ack, err := ojs.Publish(t.Context(), "timers.add", []byte("{}"))
@@ -75,11 +66,11 @@ func TestProductionConfig(t *testing.T) {
 	}
 
 	// The events of the past, through the consumer that an operator has created.
-	ajs := jetStream(t, s.ConnectAs("admin"))
+	ajs := natstest.JetStream(t, s.ConnectAs("admin"))
 	if _, err := ajs.CreateConsumer(t.Context(), "TIMERS_FIRED", jetstream.ConsumerConfig{Durable: "orders", FilterSubject: "timers.fired.orders", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	bjs, err := jetstream.NewWithAPIPrefix(orders, "JS.BELFRY.API")
+	bjs, err := jetstream.NewWithAPIPrefix(orders, "JS.BELFRY.API", jetstream.WithDefaultTimeout(bound))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,10 +72,7 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 	as := func(user string) *client {
 		// The server reports refused publishes; the test expects them.
 		nc := s.ConnectAs(user, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := natstest.JetStream(t, nc)
 		return &client{t: t, nc: nc, js: js}
 	}
 	x := &attacked{t: t, server: s, admin: as("admin"), orders: as("orders"), billing: as("billing"), before: map[string]stored{}}

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -115,10 +115,7 @@ func diskClient(t *testing.T, url string) *belfry.Client {
 // firedEvents counts the events in TIMERS_FIRED by their IDs.
 func firedEvents(t *testing.T, c *belfry.Client) map[string]int {
 	t.Helper()
-	js, err := jetstream.New(c.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, c.Conn())
 	stream, err := js.Stream(t.Context(), schemas.StreamFired)
 	if err != nil {
 		t.Fatal(err)

@@ -99,10 +99,7 @@ func connect(t *testing.T, url string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	return &client{t: t, nc: nc, js: js}
 }
 

@@ -26,13 +26,11 @@ type fixture struct {
 func newFixture(t testing.TB, change func(*jetstream.StreamConfig), options ...natstest.Option) *fixture {
 	t.Helper()
 	nc := natstest.Run(t, options...).Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	cfg := jetstream.StreamConfig{Name: schemas.StreamAdd, Subjects: []string{schemas.SubjectAdd}, Retention: jetstream.WorkQueuePolicy, AllowAtomicPublish: true}
 	change(&cfg)
 	f := &fixture{Publisher: New(nc, js)}
+	var err error
 	if f.stream, err = js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
