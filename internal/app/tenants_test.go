@@ -169,21 +169,20 @@ func (f *tenants) as(user string) *nats.Conn {
 }
 
 // ask sends a request to the API and returns the answer and the code of the error, if any. It repeats the request while
-// the answer is unavailable: three servers on one busy disk may have no leader for seconds. A write that took effect without
-// an answer is then repeated, too.
+// the answer is unavailable: three servers on one busy disk may have no leader for seconds.
 func (f *tenants) ask(user, verb string, request any) (answer []byte, code string) {
 	f.t.Helper()
 	data, ok := request.([]byte)
 	if !ok {
 		data, _ = json.Marshal(request)
 	}
-	waittest.Until(f.t, user+": "+verb+" is available", func() bool {
+	waittest.Available(f.t, user+": "+verb, func() bool {
 		m, err := f.as(user).Request(schemas.SubjectAPIPrefix+verb, data, bound)
 		if err != nil {
 			f.t.Fatalf("%s: %s: %v", user, verb, err)
 		}
 		answer, code = m.Data, m.Header.Get(micro.ErrorCodeHeader)
-		return code != string(schemas.CodeUnavailable)
+		return code == string(schemas.CodeUnavailable)
 	}, func() string { return string(answer) })
 	return answer, code
 }

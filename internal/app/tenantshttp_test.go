@@ -31,9 +31,9 @@ func httpTokens() []token.Token {
 // call sends a request to the HTTP API with a token. It repeats the request while the answer is unavailable; see ask.
 func (f *tenants) call(name, method, path, body string, header ...string) (status int, answer string) {
 	f.t.Helper()
-	waittest.Until(f.t, name+": "+method+" "+path+" is available", func() bool {
+	waittest.Available(f.t, name+": "+method+" "+path, func() bool {
 		status, answer = f.callOnce(name, method, path, body, header...)
-		return status != http.StatusServiceUnavailable
+		return status == http.StatusServiceUnavailable
 	}, func() string { return answer })
 	return status, answer
 }

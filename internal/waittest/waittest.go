@@ -38,6 +38,14 @@ func UntilWithin(tb testing.TB, bound time.Duration, condition string, ok func()
 	}
 }
 
+// Available sends a request, again and again while unavailable reports that the answer has the code unavailable: the disk of
+// a busy machine may stand still for longer than a node waits for it. A write that took effect without an answer is then
+// repeated, too. After Bound it fails the test with the name of the request and the results of state.
+func Available(tb testing.TB, request string, unavailable func() bool, state ...func() string) {
+	tb.Helper()
+	Until(tb, request+" is available", func() bool { return !unavailable() }, state...)
+}
+
 // Receive returns the next value of a channel, or the zero value if the channel is closed.
 // After Bound it fails the test with the description of the value and the results of state.
 func Receive[T any](tb testing.TB, value string, c <-chan T, state ...func() string) T {

@@ -154,7 +154,7 @@ func (r *cancelRace) cancel(n int) schemas.Code {
 	r.raced.Add(1)
 	call := r.rec.Put(check.Event{Kind: check.Cancel, Via: "api", Source: "/e2e", ID: raceID(n)})
 	var info schemas.TimerInfo
-	err := r.c.call("cancel", schemas.TimerRef{ID: raceID(n), Source: "/e2e"}, &info)
+	err := r.c.callOnce(request("cancel", schemas.TimerRef{ID: raceID(n), Source: "/e2e"}), &info)
 	code := schemas.CodeOf(err)
 	if err != nil && code == "" {
 		r.t.Errorf("%s: %v", raceID(n), err)

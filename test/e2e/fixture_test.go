@@ -162,16 +162,32 @@ func (c *client) publishAll(count int, message func(n int) *nats.Msg) {
 	}
 }
 
-// call sends a request to the API and decodes the answer into v.
-func (c *client) call(verb string, req, v any) error {
+// request returns a request to the API.
+func request(verb string, req any) *nats.Msg {
 	b, err := json.Marshal(req)
 	if err != nil {
-		return err
+		panic(err) // a mistake in the test
 	}
-	return c.callMsg(&nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Data: b}, v)
+	return &nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Data: b}
 }
 
-func (c *client) callMsg(m *nats.Msg, v any) error {
+// call sends a request to the API and decodes the answer into v. It repeats the request while the answer is unavailable.
+func (c *client) call(verb string, req, v any) error {
+	c.t.Helper()
+	return c.callMsg(request(verb, req), v)
+}
+
+func (c *client) callMsg(m *nats.Msg, v any) (err error) {
+	c.t.Helper()
+	waittest.Available(c.t, m.Subject, func() bool {
+		err = c.callOnce(m, v)
+		return schemas.CodeOf(err) == schemas.CodeUnavailable
+	}, func() string { return fmt.Sprint(err) })
+	return err
+}
+
+// callOnce returns the first answer, for a test to which a repeated request makes a difference.
+func (c *client) callOnce(m *nats.Msg, v any) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 	defer cancel()
 	return c.ask(ctx, m, v)
@@ -216,7 +232,7 @@ func (c *client) search(q schemas.ListRequest, match func(schemas.TimerInfo) boo
 	c.t.Helper()
 	for {
 		var page schemas.ListReply
-		err := c.call("list", q, &page)
+		err := c.callOnce(request("list", q), &page)
 		if schemas.CodeOf(err) == schemas.CodeUnavailable {
 			return schemas.TimerInfo{}, err
 		}

@@ -245,9 +245,9 @@ func TestFlowPauseOfService(t *testing.T) {
 	const events = 60
 	publish("before", "mail", events)
 	var r schemas.FlowReply
-	waittest.Until(t, "the service is paused", func() bool {
-		return c.call("flow.pause", schemas.FlowRequest{Key: "service:mail", Note: "repair"}, &r) == nil
-	})
+	if err := c.call("flow.pause", schemas.FlowRequest{Key: "service:mail", Note: "repair"}, &r); err != nil {
+		t.Fatal(err)
+	}
 	publish("during", "mail", events)
 	publish("other", "mails", 20)
 	for n := range events {
