@@ -119,7 +119,17 @@ func (b *browser) post(t *testing.T, path string, form url.Values, header ...str
 	return b.send(t, http.MethodPost, path, form, append([]string{"Sec-Fetch-Site", "same-origin"}, header...)...)
 }
 
-func (b *browser) send(t *testing.T, method, path string, form url.Values, header ...string) page {
+// send sends a request, and repeats it while the answer is unavailable.
+func (b *browser) send(t *testing.T, method, path string, form url.Values, header ...string) (p page) {
+	t.Helper()
+	waittest.Available(t, method+" "+path, func() bool {
+		p = b.sendOnce(t, method, path, form, header...)
+		return p.status == http.StatusServiceUnavailable
+	}, func() string { return p.body })
+	return p
+}
+
+func (b *browser) sendOnce(t *testing.T, method, path string, form url.Values, header ...string) page {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, b.base+path, strings.NewReader(form.Encode()))
 	if err != nil {

@@ -169,7 +169,7 @@ func TestProvider(t *testing.T) {
 		path := p.atProvider(t, b, "/")
 		p.SetDown(true)
 		defer p.SetDown(false)
-		b.get(t, path).want(t, 503, "the OpenID Connect provider does not answer now", "Log in with").without(t, p.URL)
+		b.sendOnce(t, http.MethodGet, path, nil).want(t, 503, "the OpenID Connect provider does not answer now", "Log in with").without(t, p.URL)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +93,16 @@ func TestAPI(t *testing.T) {
 			t.Errorf("no test of a real node has a request of %s that succeeds", op)
 		}
 	}
+}
+
+// send sends a request, and repeats it while the answer is unavailable.
+func (n *node) send(t *testing.T, method, path, body string, header ...string) (r reply) {
+	t.Helper()
+	waittest.Available(t, method+" "+path, func() bool {
+		r = n.client.send(t, method, path, body, header...)
+		return r.status == http.StatusServiceUnavailable
+	}, func() string { return string(r.body) })
+	return r
 }
 
 // want ends the test unless an answer has a status, and fails it unless all texts are in its body.

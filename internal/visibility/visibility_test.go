@@ -63,7 +63,12 @@ func (n *node) stop(t *testing.T) {
 func (n *node) add(t *testing.T, id, attributes string) schemas.TimerID {
 	t.Helper()
 	event := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/shop","type":"order.due","timersvc":"orders",%s}`, id, attributes)
-	reply, err := n.Router().Add(t.Context(), nil, []byte(event))
+	var reply schemas.AddReply
+	var err error
+	waittest.Available(t, "the add of "+id, func() bool {
+		reply, err = n.Router().Add(t.Context(), nil, []byte(event))
+		return errors.Is(err, schemas.ErrUnavailable)
+	}, func() string { return fmt.Sprint(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,17 +108,20 @@ func (n *node) find(t *testing.T, q visibility.Query, state schemas.State) (e vi
 // current waits until the index has every change up to now.
 func (n *node) current(t *testing.T) {
 	t.Helper()
-	newest := make([]int64, n.Store().Geometry().Shards)
-	for shard := range newest {
-		st, err := n.Store().Newest(t.Context(), shard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		newest[0] = max(newest[0], st.AtMs)
+	newest := int64(0)
+	for shard := range n.Store().Geometry().Shards {
+		waittest.Available(t, fmt.Sprint("the newest change of shard ", shard), func() bool {
+			st, err := n.Store().Newest(t.Context(), shard)
+			if err != nil && !errors.Is(err, schemas.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			newest = max(newest, st.AtMs)
+			return err != nil
+		})
 	}
 	waittest.Until(t, "an index that is up to date", func() bool {
 		p := n.Visibility().Progress()
-		return p.AsOf.UnixMilli() >= newest[0] && !p.CatchingUp && !p.CountsOnly
+		return p.AsOf.UnixMilli() >= newest && !p.CatchingUp && !p.CountsOnly
 	}, func() string { return fmt.Sprintf("%+v", n.Visibility().Progress()) })
 }
 
@@ -275,24 +283,24 @@ func TestEqualsBuckets(t *testing.T) {
 	for i := range 300 {
 		id := fmt.Sprintf("e%d", r.IntN(120))
 		ref := schemas.TimerRef{ID: id, Source: "/shop"}
-		var err error
-		switch r.IntN(6) {
-		case 0:
-			_, err = n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: ref}, schemas.Caller{})
-		case 1:
-			_, err = n.Router().Reschedule(t.Context(), schemas.RescheduleRequest{TimerRef: ref, After: "PT0.2S"}, schemas.Caller{})
-		case 2:
-			_, err = n.Router().Pause(t.Context(), schemas.PauseRequest{TimerRef: ref}, schemas.Caller{})
-		case 3:
-			_, err = n.Router().Resume(t.Context(), schemas.ResumeRequest{TimerRef: ref}, schemas.Caller{})
-		default:
-			due := []string{"PT0.05S", "PT1H", "PT0.5S"}[r.IntN(3)]
-			event := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/shop","type":"t","timersvc":"s%d","timerafter":%q}`, id, i%3, due)
-			_, err = n.Router().Add(t.Context(), nil, []byte(event))
-		}
-		if err != nil && errors.Is(err, schemas.ErrUnavailable) {
-			t.Fatal(err)
-		}
+		waittest.Available(t, "an operation on "+id, func() bool {
+			var err error
+			switch r.IntN(6) {
+			case 0:
+				_, err = n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: ref}, schemas.Caller{})
+			case 1:
+				_, err = n.Router().Reschedule(t.Context(), schemas.RescheduleRequest{TimerRef: ref, After: "PT0.2S"}, schemas.Caller{})
+			case 2:
+				_, err = n.Router().Pause(t.Context(), schemas.PauseRequest{TimerRef: ref}, schemas.Caller{})
+			case 3:
+				_, err = n.Router().Resume(t.Context(), schemas.ResumeRequest{TimerRef: ref}, schemas.Caller{})
+			default:
+				due := []string{"PT0.05S", "PT1H", "PT0.5S"}[r.IntN(3)]
+				event := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/shop","type":"t","timersvc":"s%d","timerafter":%q}`, id, i%3, due)
+				_, err = n.Router().Add(t.Context(), nil, []byte(event))
+			}
+			return errors.Is(err, schemas.ErrUnavailable)
+		})
 	}
 	far := []schemas.State{schemas.StatePending, schemas.StatePaused}
 	waittest.Until(t, "no timer that is due soon", func() bool {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -24,16 +25,19 @@ func main() {
 	}
 	defer c.Close()
 	service := os.Args[2]
-	later, err := c.Add(ctx, order(service+"-later"), belfry.After(time.Hour))
-	if err != nil {
-		log.Fatal(err)
-	}
-	if _, err := c.Cancel(ctx, later.Timer); err != nil {
-		log.Fatal(err)
-	}
-	if _, err := c.Add(ctx, order(service+"-now"), belfry.After(time.Millisecond), belfry.ToWorker(service)); err != nil {
-		log.Fatal(err)
-	}
+	var later belfry.Receipt
+	available(ctx, func() (err error) {
+		later, err = c.Add(ctx, order(service+"-later"), belfry.After(time.Hour))
+		return err
+	})
+	available(ctx, func() error {
+		_, err := c.Cancel(ctx, later.Timer)
+		return err
+	})
+	available(ctx, func() error {
+		_, err := c.Add(ctx, order(service+"-now"), belfry.After(time.Millisecond), belfry.ToWorker(service))
+		return err
+	})
 	handled := make(chan string, 1)
 	work, stop := context.WithCancel(ctx)
 	defer stop()
@@ -50,6 +54,20 @@ func main() {
 		fmt.Println(runtime.Version(), "handled", id)
 	case <-ctx.Done():
 		log.Fatal(ctx.Err())
+	}
+}
+
+// available calls do until the node is available.
+func available(ctx context.Context, do func() error) {
+	for {
+		err := do()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, belfry.ErrUnavailable) || ctx.Err() != nil {
+			log.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
