@@ -380,7 +380,7 @@ func TestTimerOfRestingService(t *testing.T) {
 	o := options(t)
 	o.Data, o.NATSURL = "", s.URL()
 	first := start(t, o)
-	if _, err := s.Connect().Request("timers.api.add", event("far", `"timerafter":"2s","timersvc":"rare","timercallback":"`+hook.URL+`"`), bound); err != nil {
+	if _, err := s.Connect().Request("timers.api.add", event("far", `"timerafter":"10s","timersvc":"rare","timercallback":"`+hook.URL+`"`), bound); err != nil {
 		t.Fatal(err)
 	}
 	stop(t, first)

@@ -89,7 +89,7 @@ func TestReplacedRun(t *testing.T) {
 	}
 	add := func(id, callback, backoff string) {
 		c.publish(structured(attrs{
-			"id": id, "timersvc": id, "timerevery": "1s", "timerlimit": "2", "timeroverlap": "replace", "timercallback": callback,
+			"id": id, "timersvc": id, "timerevery": "10s", "timerlimit": "2", "timeroverlap": "replace", "timercallback": callback,
 			"timermaxattempts": "5", "timerbackoff": backoff, "timertimeout": "2m",
 		}, `{}`))
 	}

@@ -68,14 +68,19 @@ func TestCallbacksDoNotTravel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		info, err := cons.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
 		var out []string
-		for {
-			m, err := cons.Next(jetstream.FetchMaxWait(500 * time.Millisecond))
+		for range info.NumPending + info.Delivered.Consumer {
+			m, err := cons.Next(jetstream.FetchMaxWait(bound))
 			if err != nil {
-				return out
+				t.Fatal(err)
 			}
 			out = append(out, fmt.Sprint(m.Headers(), string(m.Data())))
 		}
+		return out
 	}
 	n := 0
 	waittest.Until(t, "a fired event without its callback", func() bool {

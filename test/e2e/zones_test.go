@@ -103,18 +103,15 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	c := connect(t, server.URL())
 	const day, shift, lagos, bogota = 24 * time.Hour, 2 * time.Hour, time.Hour, -5 * time.Hour
 	soon := time.Now().Add(40 * time.Minute).Truncate(time.Second)
-	first := time.Now().Add(3 * time.Second).Truncate(time.Second)
+	first := time.Now().Add(15 * time.Second).Truncate(time.Second) // later than it is added, on a slow disk, too
 	c.publish(structured(daily("earlier", "Africa/Lagos", lagos, soon), `{}`))
 	c.publish(structured(daily("later", "America/Bogota", bogota, soon), `{}`))
 	c.publish(structured(daily("fired", "America/Bogota", bogota, first), `{}`))
 	c.publish(structured(attrs{"id": "each second", "timersvc": "seconds", "timertz": "Africa/Lagos", "timercron": "* * * * * *", "timermisfire": "all"}, `{}`))
 	c.publish(structured(daily("unchanged", "Europe/Berlin", 0, soon.Add(12*time.Hour)), `{}`))
 	// A schedule that excludes dates is planned with its calendar.
-	dates, err := json.Marshal(map[string]any{"name": "holidays", "dates": []string{soon.Add(day).UTC().Format(time.DateOnly)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.nc.Request("timers.api.calendar.put", dates, 30*time.Second); err != nil {
+	dates := schemas.CalendarPutRequest{Name: "holidays", Dates: []string{soon.Add(day).UTC().Format(time.DateOnly)}}
+	if err := c.call("calendar.put", dates, &schemas.CalendarPutReply{}); err != nil {
 		t.Fatal(err)
 	}
 	excluded := daily("excluded", "UTC", 0, soon)
