@@ -26,9 +26,11 @@ func (f *fixture) limitAdds(body string) schemas.FlowReply {
 // admission is an add that was accepted between two times.
 type admission struct{ sent, answered time.Time }
 
-// addMany adds timers of a service one after the other until stop, and returns the accepted ones.
-func addMany(f *fixture, n *router.Service, name, svc string, stop time.Time) (accepted []admission, limited int) {
-	for i := 0; time.Now().Before(stop); i++ {
+// addMany adds timers of a service one after the other until over, which gets the numbers of accepted and refused adds. It
+// returns the accepted ones. It goes on after adds without an answer in time, for waittest.Bound at most.
+func addMany(f *fixture, n *router.Service, name, svc string, over func(accepted, limited int) bool) (accepted []admission, limited int) {
+	end := time.Now().Add(waittest.Bound)
+	for i := 0; !over(len(accepted), limited) && time.Now().Before(end); i++ {
 		sent := time.Now()
 		_, err := n.Add(f.t.Context(), nil, add(fmt.Sprintf("%s-%d", name, i), fmt.Sprintf(`"timerafter":"1h","timersvc":%q`, svc)))
 		switch {
@@ -42,11 +44,18 @@ func addMany(f *fixture, n *router.Service, name, svc string, stop time.Time) (a
 			time.Sleep(time.Millisecond)
 		case schemas.CodeOf(err) != schemas.CodeUnavailable:
 			f.t.Errorf("add: %v", err)
-		default:
 			return accepted, limited
+		default:
+			time.Sleep(time.Millisecond)
 		}
 	}
 	return accepted, limited
+}
+
+// after is over when a time has passed and an add was answered.
+func after(d time.Duration) func(accepted, limited int) bool {
+	end := time.Now().Add(d)
+	return func(accepted, limited int) bool { return accepted+limited > 0 && time.Now().After(end) }
 }
 
 // clocksApart is more than the estimates of the cluster's clock of two routers differ by.
@@ -88,31 +97,34 @@ func TestAddsPerSecond(t *testing.T) {
 	t.Cleanup(func() { other.Stop(t.Context()) })
 	one.limitAdds(`{"key":"adds:orders","rate":"40/s","burst":10}`)
 
-	stop := time.Now().Add(3 * time.Second)
+	enough := after(3 * time.Second)
 	var mu sync.Mutex
 	var all []admission
 	limited := 0
 	var adders sync.WaitGroup
 	for i := range 4 {
 		n := one.r.Service
+		over := func(accepted, limited int) bool {
+			return enough(accepted, limited) && accepted >= 10 && limited > 0
+		}
 		if i%2 == 1 {
-			n = other
+			n, over = other, func(int, int) bool { return two.nc.IsClosed() }
 		}
 		adders.Go(func() {
-			a, l := addMany(one, n, fmt.Sprint("a", i), "orders", stop)
+			a, l := addMany(one, n, fmt.Sprint("a", i), "orders", over)
 			mu.Lock()
 			defer mu.Unlock()
 			all, limited = append(all, a...), limited+l
 		})
 	}
-	free, none := addMany(one, one.r.Service, "free", "mail", time.Now().Add(500*time.Millisecond))
+	free, none := addMany(one, one.r.Service, "free", "mail", after(500*time.Millisecond))
 	if len(free) == 0 || none > 0 {
 		t.Errorf("of a service without a limit %d adds were accepted, %d refused", len(free), none)
 	}
 	two.nc.Close()
 	adders.Wait()
 	if len(all) < 20 || limited == 0 {
-		t.Errorf("%d adds were accepted, %d refused: want both", len(all), limited)
+		t.Fatalf("%d adds were accepted, %d refused: want both", len(all), limited)
 	}
 	checkAdmissions(t, all, 40, 10)
 }
@@ -123,7 +135,7 @@ func TestAddsLimitChanges(t *testing.T) {
 	t.Parallel()
 	f, _ := flowFixture(t)
 	f.limitAdds(`{"key":"*","rate":"1/h"}`)
-	if a, limited := addMany(f, f.r.Service, "x", "orders", time.Now().Add(100*time.Millisecond)); len(a) == 0 || limited > 0 {
+	if a, limited := addMany(f, f.r.Service, "x", "orders", after(100*time.Millisecond)); len(a) == 0 || limited > 0 {
 		t.Errorf("under a limit of callbacks %d adds were accepted, %d refused", len(a), limited)
 	}
 	f.flow("set", `{"key":"adds:*","rate":"1/1h","burst":1}`)

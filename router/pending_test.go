@@ -71,7 +71,7 @@ func (f *fixture) awaitPending(key string, n int64) {
 			f.t.Logf("%+v", st)
 		}
 	}()
-	waittest.UntilWithin(f.t, 30*time.Second, fmt.Sprintf("%s has %d pending timers", key, n), func() bool {
+	waittest.Until(f.t, fmt.Sprintf("%s has %d pending timers", key, n), func() bool {
 		st = schemas.FlowStatus{}
 		code, _ := f.answer("flow.get", fmt.Appendf(nil, `{"key":%q}`, key), &st)
 		return code == "" && st.Uncounted == 0 && (n < 0 || len(st.Keys) == 1 && st.Keys[0].Pending == n)
@@ -165,7 +165,7 @@ func TestPendingTimers(t *testing.T) {
 	if r, err := f.r.Add(t.Context(), nil, add("before-3", `"timerafter":"1h","timersvc":"orders"`)); err != nil || !r.Duplicate {
 		t.Errorf("a repeated add at the limit: %+v, %v", r, err)
 	}
-	if a, limited := addMany(f, f.r.Service, "free", "mail", time.Now().Add(200*time.Millisecond)); len(a) == 0 || limited > 0 {
+	if a, limited := addMany(f, f.r.Service, "free", "mail", after(200*time.Millisecond)); len(a) == 0 || limited > 0 {
 		t.Errorf("of another service %d adds were accepted, %d refused", len(a), limited)
 	}
 
@@ -204,7 +204,7 @@ func TestPendingTimers(t *testing.T) {
 		t.Errorf("%d adds were accepted after the limit was raised by 30", n)
 	}
 	f.flow("delete", `{"key":"adds:orders"}`)
-	if a, limited := addMany(f, other, "unlimited", "orders", time.Now().Add(200*time.Millisecond)); len(a) == 0 || limited > 0 {
+	if a, limited := addMany(f, other, "unlimited", "orders", after(200*time.Millisecond)); len(a) == 0 || limited > 0 {
 		t.Errorf("without the limit %d adds were accepted, %d refused", len(a), limited)
 	}
 }
@@ -269,10 +269,10 @@ func TestTenantPendingTimers(t *testing.T) {
 	if n := fill(t, f.r.In(router.Scope{Tenant: "globex"}), "g", "orders"); n != 5 {
 		t.Errorf("%d adds of another tenant were accepted, want 5", n)
 	}
-	if a, limited := addMany(f, f.r.Service, "own", "orders", time.Now().Add(200*time.Millisecond)); len(a) == 0 || limited > 0 {
+	if a, limited := addMany(f, f.r.Service, "own", "orders", after(200*time.Millisecond)); len(a) == 0 || limited > 0 {
 		t.Errorf("of no tenant %d adds were accepted, %d refused", len(a), limited)
 	}
-	waittest.UntilWithin(t, 30*time.Second, "the schedule has run twice", func() bool {
+	waittest.Until(t, "the schedule has run twice", func() bool {
 		tm, err := acme.Get(t.Context(), schemas.TimerRef{Source: "/test", ID: "every"})
 		return err == nil && tm.Record.Schedule.Last.Run >= 2
 	})
@@ -329,7 +329,7 @@ func TestTenantQuotas(t *testing.T) {
 		}
 		return schemas.FlowKeyInfo{}
 	}
-	waittest.UntilWithin(t, 30*time.Second, "what the tenant uses is shown", func() bool {
+	waittest.Until(t, "what the tenant uses is shown", func() bool {
 		k := used()
 		return k.Pending == 5 && k.Schedules == 2 && k.Services == 3 && k.Bytes > 6000 && k.Bytes <= 9000
 	})
@@ -338,12 +338,12 @@ func TestTenantQuotas(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waittest.UntilWithin(t, 30*time.Second, "cancels are counted", func() bool {
+	waittest.Until(t, "cancels are counted", func() bool {
 		k := used()
 		return k.Pending == 3 && k.Schedules == 1 && k.Services == 2 && k.Bytes > 0 && k.Bytes < 6000
 	})
-	waittest.UntilWithin(t, 30*time.Second, "a schedule of a new service is accepted", func() bool { return try("s3", "d", daily) == nil })
-	waittest.UntilWithin(t, 30*time.Second, "a large timer is accepted", func() bool { return try("l3", "a", pad(6000)) == nil })
+	waittest.Until(t, "a schedule of a new service is accepted", func() bool { return try("s3", "d", daily) == nil })
+	waittest.Until(t, "a large timer is accepted", func() bool { return try("l3", "a", pad(6000)) == nil })
 }
 
 // TestPendingLimitRequests: a limit of pending timers is one of adds, and is shown.
