@@ -278,7 +278,7 @@ func (l *ledger) settleSchedules(ctx context.Context, c *belfry.Client, js jetst
 	}
 	l.history.Put(check.Event{Kind: check.Passed, TimeNs: now.UnixNano()})
 	for _, s := range l.schedules {
-		if err := l.store(ctx, js, shards, s); err != nil {
+		if err := retry(func() error { return l.store(ctx, js, shards, s) }); err != nil {
 			return err
 		}
 	}
