@@ -218,7 +218,7 @@ func dial(t *testing.T, url string) *nats.Conn {
 func newClient(t *testing.T, rec *check.Recorder, url string, retention time.Duration) *client {
 	t.Helper()
 	nc := dial(t, url)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(wellBound))
 	if err != nil {
 		t.Fatal(err)
 	}

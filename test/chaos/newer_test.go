@@ -28,8 +28,8 @@ const (
 	// Every newerEach-th of newerTimers timers gets a record of a newer format.
 	newerTimers, newerEach = 40, 4
 	// newerAhead is the time until the first timer is due. The records must be planted
-	// before.
-	newerAhead = 20 * time.Second
+	// before, on a slow disk, too.
+	newerAhead = 60 * time.Second
 	newerStep  = 50 * time.Millisecond // between two due times
 	// newerMessage is in the output of status and doctor.
 	newerMessage = "of a newer version of Belfry"
@@ -162,7 +162,7 @@ func (p *newerPlan) add(t *testing.T, c *client, id string, due time.Time) {
 func (p *newerPlan) held(t *testing.T, server *proc.Server) {
 	t.Helper()
 	nc := dial(t, server.URL())
-	look, err := store.Look(nc, 0)
+	look, err := store.Look(nc, wellBound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (p *newerPlan) held(t *testing.T, server *proc.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(wellBound))
 	if err != nil {
 		t.Fatal(err)
 	}
