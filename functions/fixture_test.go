@@ -46,7 +46,7 @@ func newRigWith(t *testing.T, grace time.Duration) *rig {
 	var err error
 	r.store, err = store.Open(t.Context(), r.nc, store.Config{
 		Node: "test", AddMaxBytes: 8 << 20, FiredMaxBytes: 64 << 20, RetryMaxBytes: 64 << 20, DeadMaxBytes: 64 << 20, ShardMaxBytes: 64 << 20,
-		ServiceGrace: grace,
+		ServiceGrace: grace, Timeout: time.Minute, // the disk may stand still for seconds
 	}, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (r *rig) delete(pattern string) {
 // node opens one more store on the rig's server, as another node does.
 func (r *rig) node(name string) *store.Store {
 	r.t.Helper()
-	s, err := store.Open(r.t.Context(), r.server.Connect(), store.Config{Node: name}, zerolog.Nop())
+	s, err := store.Open(r.t.Context(), r.server.Connect(), store.Config{Node: name, Timeout: time.Minute}, zerolog.Nop())
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -221,7 +221,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 		if err != nil || !st.Awake {
 			t.Fatalf("got %+v, %v", st, err)
 		}
-		other, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "other"}, zerolog.Nop())
+		other, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "other", Timeout: time.Minute}, zerolog.Nop())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +249,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 	// it awake and dies then.
 	publishAndDie := func(t *testing.T, r *rig) (floor uint64) {
 		t.Helper()
-		publisher, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "publisher"}, zerolog.Nop())
+		publisher, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "publisher", Timeout: time.Minute}, zerolog.Nop())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -105,14 +105,25 @@ func timers(n int, due func(i int64) int64) []store.Write {
 	return ws
 }
 
+// create creates timers. It repeats those writes whose outcome is unknown; the timer may then exist.
 func create(t *testing.T, s *store.Store, ws ...store.Write) {
 	t.Helper()
-	for some := range slices.Chunk(ws, 200) { // each call has a time limit
-		for _, r := range s.Create(t.Context(), some) {
-			if r.Err != nil {
-				t.Fatal(r.Err)
+	for left := range slices.Chunk(ws, 200) { // each call has a time limit
+		repeated := false
+		waittest.Available(t, fmt.Sprint("the creation of ", len(left), " timers"), func() bool {
+			var unknown []store.Write
+			for i, r := range s.Create(t.Context(), left) {
+				switch {
+				case r.Err == nil || repeated && errors.Is(r.Err, store.ErrRevision):
+				case errors.Is(r.Err, schemas.ErrUnavailable):
+					unknown = append(unknown, left[i])
+				default:
+					t.Fatal(r.Err)
+				}
 			}
-		}
+			left, repeated = unknown, true
+			return len(left) > 0
+		})
 	}
 }
 

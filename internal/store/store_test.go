@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
@@ -15,7 +16,7 @@ import (
 func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Store {
 	t.Helper()
 	testsize.Brief(t, "a server for each test", "TestOpenAgain", "TestGroupDuplicates", "TestFindFired")
-	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry}
+	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry, Timeout: time.Minute} // the disk may stand still for seconds
 	for _, f := range change {
 		f(&cfg)
 	}

@@ -89,7 +89,10 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 	})
 	t.Run("FiredLeaves", func(t *testing.T) {
 		t.Parallel()
-		firedLeaves(t, open(t, func(c *store.Config) { c.FiredMaxAge, c.DedupWindow = 2*time.Second, time.Second }))
+		firedLeaves(t, open(t, func(c *store.Config) {
+			c.FiredMaxAge, c.DedupWindow = 2*time.Second, time.Second
+			c.Timeout = store.DefaultTimeout // a read waits that long for an event that leaves the stream meanwhile
+		}))
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -134,18 +135,8 @@ func CreateAll(t testing.TB, s Store, writes []store.Write) []uint64 {
 	return revs
 }
 
-// Eventually waits until ok returns true, up to a minute.
+// Eventually waits until ok returns true, up to waittest.Bound.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(60 * time.Second)
-	defer deadline.Stop()
-	poll := time.NewTicker(10 * time.Millisecond)
-	defer poll.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited a minute for %s", what)
-		case <-poll.C:
-		}
-	}
+	waittest.Until(t, what, ok)
 }
