@@ -7,8 +7,8 @@ import "sync/atomic"
 // burst the events of all shards come first. The zero value is ready. Safe for concurrent use.
 type Backlog struct{ shards atomic.Int64 }
 
-// any reports whether due timers of a shard wait. A nil Backlog has none.
-func (b *Backlog) any() bool { return b != nil && b.shards.Load() > 0 }
+// any reports whether due timers of a shard wait.
+func (b *Backlog) any() bool { return b.shards.Load() > 0 }
 
 // backlogMember is the part of one core in the Backlog of its node.
 type backlogMember struct {
@@ -18,7 +18,7 @@ type backlogMember struct {
 
 // set notes whether due timers of the core wait.
 func (m *backlogMember) set(due bool) {
-	if m.of == nil || m.due == due {
+	if m.due == due {
 		return
 	}
 	if m.due = due; due {

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -15,17 +14,11 @@ func inBacklog(t *testing.T, b *Backlog, count int) (k *Core, ids []schemas.Time
 	t.Helper()
 	cfg := coreConfig
 	cfg.MaxInflight, cfg.Backlog = 8, b
-	now = 1_800_000_000_000
-	k = NewCore(cfg, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 1)
-	k.Step(now, EvTick{})
-	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	k, now = loadedWith(t, cfg, 1)
 	for i := range count {
-		id := schemas.NewTimerID("/t", strconv.Itoa(i))
-		k.Step(now, EvTail{Timer: store.Timer{ID: id, Rev: uint64(7 + i), Record: schemas.Record{
-			Definition: schemas.Definition{Service: "s", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
-			RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10},
-		}}})
-		ids = append(ids, id)
+		tm := pending(strconv.Itoa(i), uint64(7+i), now+10)
+		k.Step(now, EvTail{Timer: tm})
+		ids = append(ids, tm.ID)
 	}
 	now += 10
 	k.Step(now, EvTick{})
@@ -50,7 +43,7 @@ func fired(k *Core, now int64, id schemas.TimerID, rev uint64) []Action {
 
 // TestFinalRecordsWaitForTheBacklog: a core whose timers have all fired writes their final records when no due
 // timer of the node's other core waits: because they have fired, or because its term ends or is
-// paused or handed over. It looks often enough.
+// paused or handed over. While it waits, it looks again within completionPollMs.
 func TestFinalRecordsWaitForTheBacklog(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(k *Core, ids []schemas.TimerID, now int64){

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
@@ -214,7 +215,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		watermark:   watermark, tailSeen: c.Tail, stored: max(c.Tail, c.Seen),
 		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
 		due:            newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
-		backlog:        backlogMember{of: cfg.Backlog},
+		backlog:        backlogMember{of: cmp.Or(cfg.Backlog, new(Backlog))},
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),

@@ -76,8 +76,9 @@
 //   - Every queue is bounded: entries by MaxLoaded (the read-ahead stops, then the tail),
 //     writes in flight by MaxInflight. The claims of a burst begin with few in flight; see
 //     claimwindow.go.
-//   - In a burst the events come before the final records: those of a shard wait while due timers of any
-//     shard of the node wait for their claims; see Backlog.
+//   - In a burst the events come before the final records. A final record waits while due timers of its
+//     shard wait for their claims, and for ten seconds at most while those of another shard of the node
+//     do. Bounds and exceptions are in completion.go.
 //
 // # Failures
 //

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
 }
 
-// bound is the time limit of a wait in a test. It is also the lease of some, so it is not waittest.Bound.
+// bound is the time limit of a wait in a test. Some tests also use it as their lease, so it is shorter than waittest.Bound.
 const bound = 60 * time.Second
 
 // node is a scheduler with a store and a clock of its own.

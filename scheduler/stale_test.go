@@ -32,21 +32,31 @@ var coreConfig = CoreConfig{
 // nothing.
 func loaded(t *testing.T, epoch uint64) (k *Core, now int64) {
 	t.Helper()
+	return loadedWith(t, coreConfig, epoch)
+}
+
+func loadedWith(t *testing.T, cfg CoreConfig, epoch uint64) (k *Core, now int64) {
+	t.Helper()
 	now = 1_800_000_000_000
-	k = NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, epoch)
+	k = NewCore(cfg, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, epoch)
 	one[ActLoad](t, k.Step(now, EvTick{}))
 	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
 	return k, now
+}
+
+// pending returns a timer without a callback.
+func pending(name string, rev uint64, dueMs int64) store.Timer {
+	return store.Timer{ID: schemas.NewTimerID("/t", name), Rev: rev, Record: schemas.Record{
+		Definition: schemas.Definition{Service: "s", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: dueMs, ScheduledMs: dueMs},
+	}}
 }
 
 // claiming returns a core that claims a timer.
 func claiming(t *testing.T) (*Core, store.Timer, int64) {
 	t.Helper()
 	k, now := loaded(t, 1)
-	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
-		Definition: schemas.Definition{Service: "s", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
-		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10},
-	}}
+	tm := pending("1", 7, now+10)
 	k.Step(now, EvTail{Timer: tm})
 	now += 10
 	claim := one[ActClaim](t, k.Step(now, EvTick{}))
