@@ -221,12 +221,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 		if err != nil || !st.Awake {
 			t.Fatalf("got %+v, %v", st, err)
 		}
-		other, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "other", Timeout: time.Minute}, zerolog.Nop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(other.Close)
-		if err := other.RestService(t.Context(), k, st.Rev, st.Floor); err != nil {
+		if err := r.node("other").RestService(t.Context(), k, st.Rev, st.Floor); err != nil {
 			t.Fatal(err)
 		}
 		return st.Floor
@@ -249,10 +244,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 	// it awake and dies then.
 	publishAndDie := func(t *testing.T, r *rig) (floor uint64) {
 		t.Helper()
-		publisher, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "publisher", Timeout: time.Minute}, zerolog.Nop())
-		if err != nil {
-			t.Fatal(err)
-		}
+		publisher := r.node("publisher")
 		if err := publisher.WakeService(t.Context(), k); err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ func addMany(f *fixture, n *router.Service, name, svc string, over func(accepted
 	return accepted, limited
 }
 
-// after is over when a time has passed and an add was answered.
+// after returns a condition for addMany: d has passed, and an add was accepted or refused.
 func after(d time.Duration) func(accepted, limited int) bool {
 	end := time.Now().Add(d)
 	return func(accepted, limited int) bool { return accepted+limited > 0 && time.Now().After(end) }

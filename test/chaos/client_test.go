@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
@@ -218,10 +219,7 @@ func dial(t *testing.T, url string) *nats.Conn {
 func newClient(t *testing.T, rec *check.Recorder, url string, retention time.Duration) *client {
 	t.Helper()
 	nc := dial(t, url)
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(wellBound))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	return &client{t: t, rec: rec, nc: nc, js: js, repeat: min(retention/3, time.Minute)}
 }
 

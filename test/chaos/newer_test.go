@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/metrictest"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
@@ -28,7 +29,7 @@ const (
 	// Every newerEach-th of newerTimers timers gets a record of a newer format.
 	newerTimers, newerEach = 40, 4
 	// newerAhead is the time until the first timer is due. The records must be planted
-	// before, on a slow disk, too.
+	// before, even on a slow disk.
 	newerAhead = 60 * time.Second
 	newerStep  = 50 * time.Millisecond // between two due times
 	// newerMessage is in the output of status and doctor.
@@ -171,10 +172,7 @@ func (p *newerPlan) held(t *testing.T, server *proc.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(wellBound))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	for _, id := range p.planted {
 		timer := schemas.NewTimerID(newerSource, id)
 		shard := schemas.DefaultGeometry().Shard(timer)

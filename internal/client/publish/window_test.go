@@ -22,11 +22,7 @@ func silent(t *testing.T) (*Publisher, *nats.Subscription) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return New(nc, js), sub
+	return New(nc, natstest.JetStream(t, nc)), sub
 }
 
 // TestWindowFull: while maxInFlight publishes have no answer, the next one waits for an answer.
@@ -87,11 +83,7 @@ func TestWindowFull(t *testing.T) {
 func TestWindowNoStream(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := New(nc, js)
+	p := New(nc, natstest.JetStream(t, nc))
 	begin := time.Now()
 	r, err := p.Add(message(1))
 	if err != nil {
