@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -20,7 +20,7 @@ import (
 func TestAddSchedule(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
-	storetest.Eventually(t, "schedules to be allowed", func() bool { return f.store.CanSchedule() == nil })
+	waittest.Until(t, "schedules to be allowed", func() bool { return f.store.CanSchedule() == nil })
 	const attrs = `"timercron":"30 2 * * *","timertz":"Europe/Berlin","timerlimit":3,"timeroverlap":"queue"`
 	var reply schemas.AddReply
 	if code := f.request("add", add("a", attrs), &reply); code != "" {
@@ -73,7 +73,7 @@ func TestSchedulesWaitForUpgrade(t *testing.T) {
 	if _, err := older.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "schedules to be refused", func() bool {
+	waittest.Until(t, "schedules to be refused", func() bool {
 		err := f.store.CanSchedule()
 		return err != nil && strings.Contains(err.Error(), "node older ")
 	})

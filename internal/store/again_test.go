@@ -13,6 +13,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -177,7 +178,7 @@ func TestOpenUndecided(t *testing.T) {
 	t.Parallel()
 	c := natstest.Cluster3(t)
 	at := -1
-	storetest.Eventually(t, "a leader of the cluster", func() bool {
+	waittest.Until(t, "a leader of the cluster", func() bool {
 		at = slices.IndexFunc(c.Servers[:], func(s *natstest.Server) bool { return s.JetStreamIsLeader() })
 		return at >= 0
 	})
@@ -185,7 +186,7 @@ func TestOpenUndecided(t *testing.T) {
 	nc := leader.Connect()
 	open(t, nc, func(c *store.Config) { c.Replicas = 3 }).Close()
 	for _, stream := range []string{"KV_clock", "KV_services"} {
-		storetest.Eventually(t, "the leader of the cluster to lead "+stream, func() bool {
+		waittest.Until(t, "the leader of the cluster to lead "+stream, func() bool {
 			if c.WaitStreamLeader(stream) == leader {
 				return true
 			}
@@ -194,7 +195,7 @@ func TestOpenUndecided(t *testing.T) {
 		})
 	}
 	const meta = "$KV.clock.meta"
-	storetest.Eventually(t, "the purge of "+meta, func() bool {
+	waittest.Until(t, "the purge of "+meta, func() bool {
 		m, err := nc.Request("$JS.API.STREAM.PURGE.KV_clock", []byte(`{"filter":"`+meta+`"}`), time.Second)
 		return err == nil && strings.Contains(string(m.Data), `"success":true`)
 	})

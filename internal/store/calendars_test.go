@@ -7,7 +7,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 func putCalendar(t *testing.T, s *store.Store, rev uint64, date string) uint64 {
@@ -26,7 +26,7 @@ func TestCalendarsOfTwoNodes(t *testing.T) {
 	srv := natstest.Run(t)
 	one := open(t, srv.InProcess())
 	two := open(t, srv.InProcess(), func(c *store.Config) { c.Node = "n2" })
-	storetest.Eventually(t, "both nodes to know that there is no calendar", func() bool {
+	waittest.Until(t, "both nodes to know that there is no calendar", func() bool {
 		a, _ := one.CalendarsNow()
 		b, fresh := two.CalendarsNow()
 		return a != nil && b != nil && fresh
@@ -39,7 +39,7 @@ func TestCalendarsOfTwoNodes(t *testing.T) {
 				t.Errorf("after revision %d with %s was acknowledged, the other node uses %+v", rev, date, got)
 			}
 		}
-		storetest.Eventually(t, "the other node to read the change", func() bool {
+		waittest.Until(t, "the other node to read the change", func() bool {
 			set, fresh := two.CalendarsNow()
 			return fresh && set.Seq >= rev
 		})
@@ -54,7 +54,7 @@ func TestCalendarsWithoutServer(t *testing.T) {
 	s := open(t, srv.Connect())
 	rev := putCalendar(t, s, 0, "2027-01-01")
 	srv.Stop()
-	storetest.Eventually(t, "the copy to be too old", func() bool {
+	waittest.Until(t, "the copy to be too old", func() bool {
 		set, fresh := s.CalendarsNow()
 		if got, ok := set.Get("holidays"); !ok || got.Rev != rev {
 			t.Fatalf("the copy is lost: %+v", got)
@@ -62,7 +62,7 @@ func TestCalendarsWithoutServer(t *testing.T) {
 		return !fresh
 	})
 	srv.Start()
-	storetest.Eventually(t, "a fresh copy", func() bool {
+	waittest.Until(t, "a fresh copy", func() bool {
 		_, fresh := s.CalendarsNow()
 		return fresh
 	})
@@ -87,7 +87,7 @@ func TestCalendarsAfterRestore(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the calendar to be gone", func() bool {
+	waittest.Until(t, "the calendar to be gone", func() bool {
 		set, err := s.RefreshCalendars(context.WithoutCancel(t.Context()))
 		if err != nil {
 			return false

@@ -10,6 +10,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -70,7 +71,7 @@ func TestReplicas(t *testing.T) {
 	}
 	var load store.Load
 	for range 50 { // so that each replica answers
-		storetest.Eventually(t, "a load as of the last write", func() bool {
+		waittest.Until(t, "a load as of the last write", func() bool {
 			load, err = s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, last)
 			if err != nil && !errors.Is(err, schemas.ErrUnavailable) {
 				t.Fatal(err)
@@ -93,7 +94,7 @@ func TestReplicas(t *testing.T) {
 	leader.Stop()
 	var rev uint64
 	start := time.Now()
-	storetest.Eventually(t, "a compare-and-set to succeed", func() bool {
+	waittest.Until(t, "a compare-and-set to succeed", func() bool {
 		rev, err = s.Update(t.Context(), store.Write{ID: ids[1], Rev: revs[1], Record: storetest.Delivered(*writes[1].Record)})
 		if errors.Is(err, store.ErrRevision) { // an earlier try took effect
 			cur, gerr := s.Get(t.Context(), ids[1])
@@ -110,7 +111,7 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	leader.Start()
-	storetest.Eventually(t, "a beat", func() bool { _, err := s.Beat(t.Context()); return err == nil })
+	waittest.Until(t, "a beat", func() bool { _, err := s.Beat(t.Context()); return err == nil })
 }
 
 // TestListAfterWrite: a list has every record that was stored before, whichever replica answers. A

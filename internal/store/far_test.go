@@ -14,6 +14,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -58,7 +59,7 @@ func TestFarEntries(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
 	s := open(t, nc)
-	storetest.Eventually(t, "far entries to be written", s.SharesFar)
+	waittest.Until(t, "far entries to be written", s.SharesFar)
 	writes, _ := farWrites(t, s, 0, 200)
 	storetest.CreateAll(t, s, writes)
 	storetest.CreateAll(t, s, must(farWrites(t, s, 200, 100)))
@@ -84,7 +85,7 @@ func TestFarEntries(t *testing.T) {
 	if _, err := older.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the level to fall", func() bool { return !s.SharesFar() })
+	waittest.Until(t, "the level to fall", func() bool { return !s.SharesFar() })
 	writes, first := farWrites(t, s, 303, 20)
 	storetest.CreateAll(t, s, writes)
 	if slots, far := keys(t, s, "slot.>"), keys(t, s, "far.*.>"); slots != 23 || far != 3 {
@@ -102,7 +103,7 @@ func must(writes []store.Write, _ int64) []store.Write { return writes }
 func TestManyFarEntries(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	storetest.Eventually(t, "far entries to be written", s.SharesFar)
+	waittest.Until(t, "far entries to be written", s.SharesFar)
 	writes, first := farWrites(t, s, 0, 5000)
 	for part := range slices.Chunk(writes, 4) {
 		storetest.CreateAll(t, s, part)
@@ -128,7 +129,7 @@ func TestFarReadAhead(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	s := open(t, srv.InProcess())
-	storetest.Eventually(t, "far entries to be written", s.SharesFar)
+	waittest.Until(t, "far entries to be written", s.SharesFar)
 	writes, first := farWrites(t, s, 0, 1500)
 	for part := range slices.Chunk(writes, 4) {
 		storetest.CreateAll(t, s, part)
@@ -158,7 +159,7 @@ func TestFarReadAhead(t *testing.T) {
 		t.Errorf("fifty minutes before: %d timers", n)
 	}
 	load(first - 60)
-	storetest.Eventually(t, "the far entries to be read ahead", func() bool { return s.FarInMemory(0, first) })
+	waittest.Until(t, "the far entries to be read ahead", func() bool { return s.FarInMemory(0, first) })
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/testsize"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -52,7 +52,7 @@ func TestLargeEventsOfOneService(t *testing.T) {
 	for n := range 2 * limit / payload {
 		publish("flood", n, payload)
 		if n%10 == 9 {
-			storetest.Eventually(t, "the flood to be trimmed", func() bool { return s.FiredFill(t.Context(), t) < 0.87 })
+			waittest.Until(t, "the flood to be trimmed", func() bool { return s.FiredFill(t.Context(), t) < 0.87 })
 		}
 	}
 	if q, st := count("quiet"), count("steady"); q != small || st != small {

@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -107,7 +108,7 @@ func TestLevelAtOpen(t *testing.T) {
 func TestFormat2OfAFreshStore(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	storetest.Eventually(t, "format 2", writesFormat2(s))
+	waittest.Until(t, "format 2", writesFormat2(s))
 	if format, from := layout(t, s); format != 3 || from != 0 {
 		t.Errorf("layout %d from %d", format, from)
 	}
@@ -142,7 +143,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, nc, func(c *store.Config) { c.Node = "n2" })
-	storetest.Eventually(t, "the node to read the presences", s.SharesIndex)
+	waittest.Until(t, "the node to read the presences", s.SharesIndex)
 	now := storetest.NowMs(t, s)
 	write := func(id schemas.TimerID) schemas.RecordFormat {
 		t.Helper()
@@ -160,11 +161,11 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	if err := nodes.Delete(t.Context(), "node.older"); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the layout to be raised", func() bool { format, _ := layout(t, s); return format == 3 })
+	waittest.Until(t, "the layout to be raised", func() bool { format, _ := layout(t, s); return format == 3 })
 	if got := write(storetest.ID(2)); got != schemas.RecordFormat1 {
 		t.Errorf("the layout was raised just now: written in format %d", got)
 	}
-	storetest.Eventually(t, "format 2", writesFormat2(s))
+	waittest.Until(t, "format 2", writesFormat2(s))
 	if got := write(storetest.ID(3)); got != schemas.RecordFormat2 {
 		t.Errorf("written in format %d", got)
 	}
@@ -175,7 +176,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"reads":1}`)); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "format 1 again", func() bool { return !writesFormat2(s)() })
+	waittest.Until(t, "format 1 again", func() bool { return !writesFormat2(s)() })
 	if got := write(storetest.ID(4)); got != schemas.RecordFormat1 {
 		t.Errorf("an older node is back: written in format %d", got)
 	}
@@ -240,7 +241,7 @@ func TestSchedulesNeedALevel(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
 	s := open(t, nc)
-	storetest.Eventually(t, "schedules to be allowed", func() bool { return s.CanSchedule() == nil })
+	waittest.Until(t, "schedules to be allowed", func() bool { return s.CanSchedule() == nil })
 	due := storetest.NowMs(t, s) + 3_600_000
 	rec := storetest.Pending(due)
 	rec.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "PT1H"}, Progress: schemas.Progress{AnchorMs: due, NextMs: due, NextDueMs: due}}
@@ -249,11 +250,11 @@ func TestSchedulesNeedALevel(t *testing.T) {
 	storetest.CreateAll(t, s, []store.Write{{ID: storetest.ID(1), Record: rec}, {ID: storetest.ID(2), Record: run}})
 	older := open(t, nc, func(c *store.Config) { c.Node, c.Level = "older", store.LevelSealedCallback })
 	var err error
-	storetest.Eventually(t, "schedules to be refused", func() bool { err = s.CanSchedule(); return err != nil })
+	waittest.Until(t, "schedules to be refused", func() bool { err = s.CanSchedule(); return err != nil })
 	if !errors.Is(err, schemas.ErrUnavailable) || !strings.Contains(err.Error(), "node older ") {
 		t.Errorf("%v; want an error that names the older node", err)
 	}
-	storetest.Eventually(t, "the older node to know itself", func() bool {
+	waittest.Until(t, "the older node to know itself", func() bool {
 		err = older.CanSchedule()
 		return older.Writes() == store.LevelSealedCallback
 	})
@@ -262,7 +263,7 @@ func TestSchedulesNeedALevel(t *testing.T) {
 	}
 	// A node without presences writes the first level; a schedule must stay one.
 	blind := open(t, nc, func(c *store.Config) { c.Node, c.Level = "blind", store.LevelSharedIndex })
-	storetest.Eventually(t, "level 1", func() bool { return blind.Writes() == store.LevelSharedIndex && s.Writes() == store.LevelSharedIndex })
+	waittest.Until(t, "level 1", func() bool { return blind.Writes() == store.LevelSharedIndex && s.Writes() == store.LevelSharedIndex })
 	for i, want := range []*schemas.Record{rec, run} {
 		id := storetest.ID(i + 1)
 		if _, err := older.Get(t.Context(), id); !errors.Is(err, schemas.ErrNewer) {
@@ -288,5 +289,5 @@ func TestSchedulesNeedALevel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	storetest.Eventually(t, "schedules to be allowed again", func() bool { return s.CanSchedule() == nil })
+	waittest.Until(t, "schedules to be allowed again", func() bool { return s.CanSchedule() == nil })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -73,7 +74,7 @@ func TestServerGone(t *testing.T) {
 			}
 			srv.Start()
 			back := time.Now()
-			storetest.Eventually(t, "the store to be back", func() bool {
+			waittest.Until(t, "the store to be back", func() bool {
 				_, err := s.Beat(t.Context())
 				return err == nil
 			})

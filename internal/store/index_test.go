@@ -14,6 +14,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -50,7 +51,7 @@ func entries(t *testing.T, s *store.Store, shard int) (keys, named int) {
 func TestSharedEntries(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.IndexKeep = time.Hour })
-	storetest.Eventually(t, "entries to be shared", s.SharesIndex)
+	waittest.Until(t, "entries to be shared", s.SharesIndex)
 	g := s.Geometry()
 	start := g.TickStart(g.Tick(storetest.NowMs(t, s) + 60_000))
 	ids := storetest.IDsOf(g, 0, 400)
@@ -79,7 +80,7 @@ func TestDamagedEntry(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
 	g := s.Geometry()
-	storetest.Eventually(t, "entries to be shared", s.SharesIndex)
+	waittest.Until(t, "entries to be shared", s.SharesIndex)
 	due := storetest.NowMs(t, s) + 60_000
 	var writes []store.Write
 	for _, id := range storetest.IDsOf(g, 0, 10) {
@@ -116,12 +117,12 @@ func TestDamagedEntry(t *testing.T) {
 func TestEntriesForOlderNodes(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	storetest.Eventually(t, "entries to be shared", s.SharesIndex)
+	waittest.Until(t, "entries to be shared", s.SharesIndex)
 	older := "$KV." + schemas.BucketClock + ".node.older"
 	if _, err := s.JetStream().Publish(t.Context(), older, []byte(`{"v":1,"scheduler":"active"}`)); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the older node to be seen", func() bool { return !s.SharesIndex() })
+	waittest.Until(t, "the older node to be seen", func() bool { return !s.SharesIndex() })
 	g := s.Geometry()
 	due := storetest.NowMs(t, s) + 60_000
 	ids := storetest.IDsOf(g, 0, 20)
@@ -144,7 +145,7 @@ func TestEntriesForOlderNodes(t *testing.T) {
 	if err := kv.Delete(t.Context(), "node.older"); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "entries to be shared again", s.SharesIndex)
+	waittest.Until(t, "entries to be shared again", s.SharesIndex)
 	add(ids[10:])
 	if keys, named := entries(t, s, 0); keys != 11 || named != 20 {
 		t.Errorf("%d entries name %d timers", keys, named)

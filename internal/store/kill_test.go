@@ -15,6 +15,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/testsize"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -180,7 +181,7 @@ func TestKilledNothingReturns(t *testing.T) {
 			if t.Failed() {
 				return
 			}
-			storetest.Eventually(t, "the final records to expire", func() bool { return len(k.states()) == len(open) })
+			waittest.Until(t, "the final records to expire", func() bool { return len(k.states()) == len(open) })
 			for round := range 2 {
 				k.kill()
 				for id, state := range k.states() {
@@ -216,7 +217,7 @@ func TestKilledAnywhere(t *testing.T) {
 				<-time.After(time.Duration(l.rnd.IntN(2500)) * time.Millisecond)
 				l.kill()
 				l.check("after the kill near the expiry")
-				storetest.Eventually(t, "the final records to expire", func() bool { return l.check("while they expire") == 0 })
+				waittest.Until(t, "the final records to expire", func() bool { return l.check("while they expire") == 0 })
 				l.kill()
 				if n := l.check("after the kill that followed the expiry"); n != 0 {
 					t.Fatalf("round %d: %d finished timers have a record again", round, n)
@@ -260,9 +261,9 @@ func (l *lives) killWhileWriting(n int, both bool) {
 	if both {
 		l.open()
 	} else {
-		storetest.Eventually(l.t, "the store to be connected again", s.Conn().IsConnected)
+		waittest.Until(l.t, "the store to be connected again", s.Conn().IsConnected)
 	}
-	storetest.Eventually(l.t, "no timer to have more than one revision", func() bool { return l.superseded() == 0 })
+	waittest.Until(l.t, "no timer to have more than one revision", func() bool { return l.superseded() == 0 })
 }
 
 // others writes to each shard, as another node may before this node has reconnected.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -71,7 +71,7 @@ func TestFloodOfOneService(t *testing.T) {
 	// The server updates a consumer's count of pending messages some time after it has stored
 	// them.
 	var got map[string]store.Overtaken
-	storetest.Eventually(t, "the flooded consumer to be overtaken", func() bool {
+	waittest.Until(t, "the flooded consumer to be overtaken", func() bool {
 		got = overtaken()
 		return got["flood"].Lost > 0 && got["flood"].Pending == most
 	})
@@ -124,7 +124,7 @@ func TestOvertakenByBytes(t *testing.T) {
 	// The server updates a consumer's count of pending messages some time after it has stored
 	// them.
 	var got []store.Overtaken
-	storetest.Eventually(t, "all events to be lost or pending", func() bool {
+	waittest.Until(t, "all events to be lost or pending", func() bool {
 		if got, err = s.OvertakenConsumers(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/quota"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -80,7 +80,7 @@ func TestPendingLimitLevels(t *testing.T) {
 	if _, err := bucket(t, s, schemas.BucketClock).Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","reads":9}`)); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the node to read the presences", func() bool { return s.CanLimitAdds() == nil && s.CanLimitPending() != nil })
+	waittest.Until(t, "the node to read the presences", func() bool { return s.CanLimitAdds() == nil && s.CanLimitPending() != nil })
 	rate := flow.Limit{Rate: flow.Rate{Count: 100, Per: 1e9}, Burst: 10}
 	if _, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "adds:orders", Limit: rate}, 0); err != nil {
 		t.Errorf("a limit of adds: %v", err)
@@ -98,7 +98,7 @@ func TestQuotaLevels(t *testing.T) {
 	s := open(t, natstest.Run(t).InProcess())
 	clocks := bucket(t, s, schemas.BucketClock)
 	quotas := map[string]flow.Limit{"schedules": {Schedules: 5}, "services": {Services: 5}, "bytes": {Bytes: 5}}
-	storetest.Eventually(t, "limits of schedules can be stored", func() bool { return s.CanLimitQuotas() == nil })
+	waittest.Until(t, "limits of schedules can be stored", func() bool { return s.CanLimitQuotas() == nil })
 	for name, l := range quotas {
 		if _, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "adds:" + name + "=", Limit: l}, 0); err != nil {
 			t.Errorf("a limit of %s: %v", name, err)
@@ -107,7 +107,7 @@ func TestQuotaLevels(t *testing.T) {
 	if _, err := clocks.Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","reads":11}`)); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the node to read the presences", func() bool { return s.CanLimitPending() == nil && s.CanLimitQuotas() != nil })
+	waittest.Until(t, "the node to read the presences", func() bool { return s.CanLimitPending() == nil && s.CanLimitQuotas() != nil })
 	if _, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "adds:mail", Limit: flow.Limit{Pending: 5}}, 0); err != nil {
 		t.Errorf("a limit of pending timers: %v", err)
 	}

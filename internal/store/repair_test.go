@@ -13,6 +13,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -50,7 +51,7 @@ func TestRepair(t *testing.T) {
 	overwrite(0)
 	second := open(t, nc)
 	// Wait until both stores have written the layout, so that neither restores it below.
-	storetest.Eventually(t, "both stores to write records of format 2", func() bool {
+	waittest.Until(t, "both stores to write records of format 2", func() bool {
 		return s.RecordFormat() == schemas.RecordFormat2 && second.RecordFormat() == schemas.RecordFormat2
 	})
 	// Timer 0 has its previous revision, timer 1 its event, and timer 2 neither. Timer 3 has

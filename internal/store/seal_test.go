@@ -7,6 +7,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -19,7 +20,7 @@ func TestSealCallback(t *testing.T) {
 	s := open(t, nc)
 	id, other := storetest.ID(1), storetest.ID(2)
 	var sealed string
-	storetest.Eventually(t, "every node to read sealed callbacks", func() bool {
+	waittest.Until(t, "every node to read sealed callbacks", func() bool {
 		sealed = s.SealCallback(id, callback)
 		return sealed != ""
 	})
@@ -44,7 +45,7 @@ func TestSealCallback(t *testing.T) {
 	if _, err := bucket(t, s, schemas.BucketClock).Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","reads":3}`)); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the older node to be seen", func() bool { return s.SealCallback(id, callback) == "" })
+	waittest.Until(t, "the older node to be seen", func() bool { return s.SealCallback(id, callback) == "" })
 	if got, err := s.OpenCallback(id, sealed); err != nil || got != callback {
 		t.Errorf("a callback sealed before that: %q, %v", got, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/testsize"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -396,7 +397,7 @@ func TestFull(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	storetest.Eventually(t, "space for a new timer", func() bool {
+	waittest.Until(t, "space for a new timer", func() bool {
 		return s.Create(t.Context(), []store.Write{{ID: storetest.ID(5000), Record: r}})[0].Err == nil
 	})
 	// A full TIMERS_ADD returns the same error.

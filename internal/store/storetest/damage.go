@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -52,7 +53,7 @@ func damagedClock(t *testing.T, s Store) {
 		return got.Clocks[1]
 	}
 	// The copy may be written later than the clock.
-	Eventually(t, "the copy of the clock", func() bool {
+	waittest.Until(t, "the copy of the clock", func() bool {
 		for _, data := range []string{PubAck, "x", "", `{"v":0}`, `{"v":1,"time":5,"tail":9,"seen":8}`, `{"v":1,"time":12,"sum":77}`} {
 			Overwrite(t, s, "KV_clock", "clock.1", []byte(data))
 			_, rev, err = s.ReadClock(t.Context(), 1)
@@ -171,7 +172,7 @@ func damageReport(t *testing.T, s Store) {
 			// The tail delivers records after the damaged one.
 			at := must[store.Timer](t)(s.Get(t.Context(), last))
 			rev := must[uint64](t)(s.Update(t.Context(), store.Write{ID: last, Rev: at.Rev, Record: &at.Record}))
-			Eventually(t, "the tail", func() bool {
+			waittest.Until(t, "the tail", func() bool {
 				select {
 				case tm := <-tailed:
 					return tm.Rev == rev
@@ -238,7 +239,7 @@ func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 		}
 		tailed := make(chan store.Timer, 100)
 		tail := must[*store.Tail](t)(s.Tail(t.Context(), 0, rev-1, func(tm store.Timer) { tailed <- tm }))
-		Eventually(t, "the tail to bring a record of a newer format", func() bool {
+		waittest.Until(t, "the tail to bring a record of a newer format", func() bool {
 			select {
 			case tm := <-tailed:
 				return tm.ID == id && tm.Rev == rev && tm.Unread == store.UnreadOpen

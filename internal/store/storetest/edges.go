@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -55,7 +56,7 @@ func dedupWindow(t *testing.T, s Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the window to pass", func() bool {
+	waittest.Until(t, "the window to pass", func() bool {
 		seq, duplicate, err := s.Publish(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +77,7 @@ func indexExpiry(t *testing.T, s Store) {
 	if got := loadAll(t, s, 0, []int64{g.Tick(due)}, 0); len(got) != 1 {
 		t.Fatalf("loaded %d timers before the index entry expired; want 1", len(got))
 	}
-	Eventually(t, "the index entry to expire", func() bool { return len(loadAll(t, s, 0, []int64{g.Tick(due)}, 0)) == 0 })
+	waittest.Until(t, "the index entry to expire", func() bool { return len(loadAll(t, s, 0, []int64{g.Tick(due)}, 0)) == 0 })
 	must[store.Timer](t)(s.Get(t.Context(), id))
 	// The entry can be written again.
 	if err := s.PutIndex(t.Context(), id, g.Tick(due)+1000); err != nil {
@@ -100,7 +101,7 @@ func firedLeaves(t *testing.T, s Store) {
 	if n := find(); n != 1 {
 		t.Fatalf("found %d events right after the publish; want 1", n)
 	}
-	Eventually(t, "the event to leave", func() bool { return find() == 0 })
+	waittest.Until(t, "the event to leave", func() bool { return find() == 0 })
 	if first := must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders")); !first.IsZero() {
 		t.Fatalf("the oldest event is of %s", first)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -263,7 +264,7 @@ func expiry(t *testing.T, s Store) {
 	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.Record.State != schemas.StateSuccess {
 		t.Fatalf("the stored record is %+v", got)
 	}
-	Eventually(t, "the record to expire", func() bool {
+	waittest.Until(t, "the record to expire", func() bool {
 		_, err := s.Get(t.Context(), ID(1))
 		return errors.Is(err, schemas.ErrNotFound)
 	})
@@ -572,7 +573,7 @@ func lastIsTheNewest(t *testing.T, s Store) {
 	if got := loadAll(t, s, 0, []int64{g.Tick(r.DueMs)}, rev); len(got) != 1 || got[id].Rev != rev {
 		t.Fatalf("load: %+v", got)
 	}
-	Eventually(t, "the older revisions to go", func() bool {
+	waittest.Until(t, "the older revisions to go", func() bool {
 		p := must[store.ListPage](t)(s.List(t.Context(), store.ListQuery{}))
 		return len(p.Timers) == 1 && p.Timers[0].Rev == rev
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -26,7 +27,7 @@ func Far(g schemas.Geometry, id schemas.TimerID, tick, nowMs int64) store.Write 
 // added after the first load of a tick of that hour.
 func farTimers(t *testing.T, s Store) {
 	if s, ok := s.(interface{ SharesFar() bool }); ok {
-		Eventually(t, "far entries to be written", s.SharesFar)
+		waittest.Until(t, "far entries to be written", s.SharesFar)
 	}
 	g, now := s.Geometry(), NowMs(t, s)
 	first := FarPeriod(g, now)
@@ -90,7 +91,7 @@ func farTimers(t *testing.T, s Store) {
 func farLargeTick(t *testing.T, s Store) {
 	const n = 2600
 	if s, ok := s.(interface{ SharesFar() bool }); ok {
-		Eventually(t, "far entries to be written", s.SharesFar)
+		waittest.Until(t, "far entries to be written", s.SharesFar)
 	}
 	g, now := s.Geometry(), NowMs(t, s)
 	tick := FarPeriod(g, now) + 7

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -44,7 +45,7 @@ func largeTick(t *testing.T, s Store, together int) {
 func largeTickRuns(t *testing.T, s Store) {
 	const n = 1100
 	if s, ok := s.(interface{ SharesIndex() bool }); ok {
-		Eventually(t, "entries to be shared", s.SharesIndex)
+		waittest.Until(t, "entries to be shared", s.SharesIndex)
 	}
 	g := s.Geometry()
 	schedule := IDOf(g, 0, 1)

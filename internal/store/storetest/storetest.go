@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -133,10 +132,4 @@ func CreateAll(t testing.TB, s Store, writes []store.Write) []uint64 {
 		revs = append(revs, r.Rev)
 	}
 	return revs
-}
-
-// Eventually waits until ok returns true, up to waittest.Bound.
-func Eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	waittest.Until(t, what, ok)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -304,7 +305,7 @@ func services(t *testing.T, s Store) {
 		}
 	}
 	cancel()
-	Eventually(t, "the channel to be closed", func() bool {
+	waittest.Until(t, "the channel to be closed", func() bool {
 		select {
 		case _, ok := <-ch:
 			return !ok
