@@ -203,12 +203,13 @@ type ActPublish struct {
 }
 
 // ActFinish requests the final record of a timer without a callback (success) or of a
-// schedule whose last run was published (completed). The low watermark does not wait for it: if it never succeeds, the sweeper finishes the record.
+// schedule whose last run was published (completed). The low watermark does not wait for it: if it
+// never succeeds, the sweeper finishes the record.
 type ActFinish struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
-	// Fails is the number of failed attempts.
+	// Fails is the number of attempts that failed or met another revision.
 	Fails int
 }
 

@@ -7,16 +7,37 @@ import "sync/atomic"
 // burst the events of all shards come first. The zero value is ready. Safe for concurrent use.
 type Backlog struct{ shards atomic.Int64 }
 
-// any reports whether due timers of a shard wait.
-func (b *Backlog) any() bool { return b.shards.Load() > 0 }
+// Shards returns the number of shards in which due timers wait. It is 0 when no term of the node runs.
+func (b *Backlog) Shards() int64 { return b.shards.Load() }
+
+// backlogStallMs is the time without a stored claim after which a shard no longer counts: its store does not
+// answer, and the final records of other shards need not wait for it.
+const backlogStallMs = 1000
 
 // backlogMember is the part of one core in the Backlog of its node.
 type backlogMember struct {
 	of  *Backlog
-	due bool
+	due bool // counted in of
+	// progressMs is the time since which due timers wait or, if that is later, of the last stored claim, in
+	// Unix milliseconds; 0 while none waits.
+	progressMs int64
 }
 
-// set notes whether due timers of the core wait.
+// claimed notes that a claim of the core was stored.
+func (m *backlogMember) claimed(nowMs int64) { m.progressMs = nowMs }
+
+// note counts the core while due timers of it wait, unless none has been claimed for backlogStallMs.
+func (m *backlogMember) note(nowMs int64, due bool) {
+	switch {
+	case !due:
+		m.progressMs = 0
+	case m.progressMs == 0:
+		m.progressMs = nowMs
+	}
+	m.set(due && nowMs-m.progressMs < backlogStallMs)
+}
+
+// set notes whether the core counts.
 func (m *backlogMember) set(due bool) {
 	if m.due == due {
 		return

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -12,7 +14,11 @@ import (
 // at most 8 writes in flight.
 func inBacklog(t *testing.T, b *Backlog, count int) (k *Core, ids []schemas.TimerID, now int64) {
 	t.Helper()
-	cfg := coreConfig
+	return inBacklogWith(t, coreConfig, b, count)
+}
+
+func inBacklogWith(t *testing.T, cfg CoreConfig, b *Backlog, count int) (k *Core, ids []schemas.TimerID, now int64) {
+	t.Helper()
 	cfg.MaxInflight, cfg.Backlog = 8, b
 	k, now = loadedWith(t, cfg, 1)
 	for i := range count {
@@ -42,8 +48,8 @@ func fired(k *Core, now int64, id schemas.TimerID, rev uint64) []Action {
 }
 
 // TestFinalRecordsWaitForTheBacklog: a core whose timers have all fired writes their final records when no due
-// timer of the node's other core waits: because they have fired, or because its term ends or is
-// paused or handed over. While it waits, it looks again within completionPollMs.
+// timer of the node's other core waits: because they have fired, or because its term ends, is
+// paused or handed over, or stores no claims. While it waits, it looks again within completionPollMs.
 func TestFinalRecordsWaitForTheBacklog(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(k *Core, ids []schemas.TimerID, now int64){
@@ -55,6 +61,7 @@ func TestFinalRecordsWaitForTheBacklog(t *testing.T) {
 		"ended":  func(k *Core, _ []schemas.TimerID, _ int64) { k.End() },
 		"paused": func(k *Core, _ []schemas.TimerID, now int64) { k.Pause(true); k.Step(now, EvTick{}) },
 		"drains": func(k *Core, _ []schemas.TimerID, now int64) { k.Drain(now) },
+		"stalls": func(k *Core, _ []schemas.TimerID, now int64) { k.Step(now+backlogStallMs, EvTick{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,25 +86,69 @@ func TestFinalRecordsWaitForTheBacklog(t *testing.T) {
 	}
 }
 
+// TestStalledShard: a shard counts in the Backlog while its claims are stored, and not when none has been stored for
+// backlogStallMs; again after the next one.
+func TestStalledShard(t *testing.T) {
+	t.Parallel()
+	var b Backlog
+	k, ids, now := inBacklog(t, &b, 20)
+	counts := func(atMs int64, ev Event, want int64) {
+		t.Helper()
+		k.Step(now+atMs, ev)
+		if got := b.Shards(); got != want {
+			t.Errorf("after %d ms %d shards count, want %d", atMs, got, want)
+		}
+	}
+	counts(backlogStallMs-1, EvTick{}, 1)
+	counts(backlogStallMs-1, EvClaimed{ID: ids[0], Rev: 100}, 1)
+	counts(2*backlogStallMs-2, EvClaimed{ID: ids[1], Err: schemas.ErrUnavailable}, 1)
+	counts(2*backlogStallMs-1, EvTick{}, 0)
+	counts(3*backlogStallMs, EvClaimed{ID: ids[2], Rev: 101}, 1)
+}
+
+// TestEndOfTerm: a term that ends while due timers wait takes its shard out of the Backlog.
+func TestEndOfTerm(t *testing.T) {
+	t.Parallel()
+	var b Backlog
+	k, _, _ := inBacklog(t, &b, 9)
+	term := &Term{shardState: newShardState(0, newMetrics(), zerolog.Nop()), core: k}
+	if n := b.Shards(); n != 1 {
+		t.Fatalf("%d shards count", n)
+	}
+	if term.End(); b.Shards() != 0 {
+		t.Errorf("%d shards count after the end", b.Shards())
+	}
+}
+
 // TestPatienceOfFinalRecords: a final record waits for others for a limited time, also if the cluster's
 // clock is set back, and not at all while its shard is handed over.
 func TestPatienceOfFinalRecords(t *testing.T) {
 	t.Parallel()
-	for name, until := range map[string]func(k *Core, now int64) (before, after []Action){
-		"age": func(k *Core, now int64) (before, after []Action) {
-			before = slices.Clone(k.Step(now+completionPatienceMs-1, EvTick{}))
-			return before, k.Step(now+completionPatienceMs, EvTick{})
-		},
-		"clock set back": func(k *Core, now int64) (before, after []Action) { return nil, k.Step(now-1, EvTick{}) },
-		"hand-over":      func(k *Core, now int64) (before, after []Action) { return nil, k.Drain(now) },
+	// age steps to the end of the time, and to the millisecond before.
+	age := func(patienceMs int64) func(k *Core, now int64) (before, after []Action) {
+		return func(k *Core, now int64) (before, after []Action) {
+			before = slices.Clone(k.Step(now+patienceMs-1, EvTick{}))
+			return before, k.Step(now+patienceMs, EvTick{})
+		}
+	}
+	for name, c := range map[string]struct {
+		sweepMs int64
+		until   func(k *Core, now int64) (before, after []Action)
+	}{
+		"age":                    {2 * completionPatienceMs, age(completionPatienceMs)},
+		"age, with a soon sweep": {5000, age(2500)},
+		"clock set back":         {60_000, func(k *Core, now int64) (before, after []Action) { return nil, k.Step(now-1, EvTick{}) }},
+		"hand-over":              {60_000, func(k *Core, now int64) (before, after []Action) { return nil, k.Drain(now) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var b Backlog
 			inBacklog(t, &b, 9)
-			k, ids, now := inBacklog(t, &b, 1)
+			cfg := coreConfig
+			cfg.SweepMs = c.sweepMs
+			k, ids, now := inBacklogWith(t, cfg, &b, 1)
 			fired(k, now, ids[0], 100)
-			before, after := until(k, now)
+			before, after := c.until(k, now)
 			if got := finals(before); got != nil {
 				t.Errorf("final records %v are written too soon", got)
 			}

@@ -10,7 +10,8 @@ import (
 // published. They wait in the completion queue until no due timer of the shard waits for its claim,
 // so that in a burst the events are published first. For a limited time they also wait for the due
 // timers of the node's other shards (Backlog). If the process dies, the sweeper finishes the records
-// that were still queued.
+// that were still queued. If another writer has changed the record, it is read, and its final record
+// is written unless there is one.
 
 // Bounds of the completion queue.
 const (
@@ -22,7 +23,8 @@ const (
 	// with its events. A queued record takes about 0.6 kB.
 	maxCompletions = 32_768
 	// completionPatienceMs is the age up to which a final record waits for other shards. A burst of
-	// 100,000 timers takes half of it on two processors.
+	// 100,000 timers takes half of it on two processors. If half of CoreConfig.SweepMs is less, that is the
+	// age: otherwise the sweeper would finish records that still wait.
 	completionPatienceMs = 10_000
 	// completionPollMs is the time after which a core that waits for other shards looks again.
 	completionPollMs = 20
@@ -33,28 +35,41 @@ const (
 	maxCompletionRetries   = 10
 )
 
-// completions are the final records of a term that are to be written. The zero value is ready.
+// completions are the final records of a term that are to be written.
 type completions struct {
-	queue   []ActFinish
-	writing int         // final records in flight
-	held    bool        // the first record of the queue waits for other shards
-	failed  []ActFinish // to be queued again at retryMs
-	retryMs int64       // Unix milliseconds
+	patienceMs int64 // completionPatienceMs, or half of the sweeper's delay
+	queue      []ActFinish
+	writing    int                           // writes and rereads in flight
+	rereading  map[schemas.TimerID]ActFinish // writes that met another revision
+	held       bool                          // the first record of the queue waits for other shards
+	failed     []ActFinish                   // to be queued again at retryMs
+	retryMs    int64                         // Unix milliseconds
 }
 
-// idle reports whether no final record is queued or in flight. Failed writes that wait for their retry
-// do not count.
+func newCompletions(sweepMs int64) completions {
+	return completions{patienceMs: min(completionPatienceMs, sweepMs/2), rereading: map[schemas.TimerID]ActFinish{}}
+}
+
+// idle reports whether no final record is queued, and no write or reread is in flight. Failed writes that
+// wait for their retry do not count.
 func (c *completions) idle() bool { return c.writing == 0 && len(c.queue) == 0 }
 
-// onFinished processes the result of a final record's write. If the revision has changed,
-// another writer came first, or the write was stored and its answer lost: nothing is left
-// to do.
-func (c *completions) onFinished(nowMs int64, ev EvFinished) {
-	c.writing--
-	if ev.Err == nil || isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrNotFound) {
-		return
+// onFinished processes the result of a final record's write. If the revision has changed, it returns true:
+// the record must be read again.
+func (c *completions) onFinished(nowMs int64, ev EvFinished) (reread bool) {
+	switch {
+	case isRevision(ev.Err) && ev.Finish.Fails < maxCompletionRetries:
+		c.rereading[ev.Finish.ID] = ev.Finish
+		return true
+	case ev.Err != nil && !isRevision(ev.Err) && !errors.Is(ev.Err, schemas.ErrNotFound):
+		c.fail(nowMs, ev.Finish)
 	}
-	a := ev.Finish
+	c.writing--
+	return false
+}
+
+// fail plans another attempt, unless there were too many.
+func (c *completions) fail(nowMs int64, a ActFinish) {
 	if a.Fails == maxCompletionRetries || len(c.failed) == maxCompletions {
 		return
 	}
@@ -63,6 +78,31 @@ func (c *completions) onFinished(nowMs int64, ev EvFinished) {
 		c.retryMs = nowMs + completionRetryDelayMs
 	}
 	c.failed = append(c.failed, a)
+}
+
+// onReread processes the record that was read because the write of a met another revision. Most often that
+// write was stored and its answer lost, or an operation came first; then nothing is left to do. But a
+// repeated add, for one, writes the claimed record again as it is. Its final record is then still missing.
+func (c *completions) onReread(nowMs int64, a ActFinish, ev EvReread) {
+	c.writing--
+	r := &ev.Timer.Record
+	switch {
+	case errors.Is(ev.Err, schemas.ErrNotFound), errors.Is(ev.Err, schemas.ErrNewer), errors.Is(ev.Err, schemas.ErrDamaged):
+	case ev.Err != nil || ev.Timer.Rev <= a.Rev: // a former leader may answer with an older revision
+		c.fail(nowMs, a)
+	case r.State == schemas.StateDelivered && sameClaim(r, a.Record):
+		rec := *r
+		rec.State, rec.DoneMs, rec.Body = a.Record.State, a.Record.DoneMs, a.Record.Body
+		c.queue = append(c.queue, ActFinish{ID: a.ID, Rev: ev.Timer.Rev, Record: &rec, Fails: a.Fails + 1})
+	}
+}
+
+// sameClaim reports whether two revisions of a record have the same last claim.
+func sameClaim(a, b *schemas.Record) bool {
+	if a.AddedMs != b.AddedMs || a.Run != b.Run || a.FiredMs != b.FiredMs || a.Epoch != b.Epoch || (a.Schedule == nil) != (b.Schedule == nil) {
+		return false
+	}
+	return a.Schedule == nil || a.Schedule.Last == b.Schedule.Last && a.Schedule.Alarm == b.Schedule.Alarm
 }
 
 // retry queues the failed writes again when their pause is over. The cluster's clock may have
@@ -85,7 +125,7 @@ func (c *completions) next(nowMs int64, due, others bool) (a ActFinish, ok bool)
 			return a, false
 		}
 		// The age is negative if the cluster's clock was set back.
-		if age := nowMs - c.queue[0].Record.DoneMs; others && age >= 0 && age < completionPatienceMs {
+		if age := nowMs - c.queue[0].Record.DoneMs; others && age >= 0 && age < c.patienceMs {
 			c.held = true
 			return a, false
 		}
@@ -99,12 +139,19 @@ func (c *completions) next(nowMs int64, due, others bool) (a ActFinish, ok bool)
 	return a, true
 }
 
+// onFinished processes the result of a final record's write.
+func (k *Core) onFinished(ev EvFinished) {
+	if k.completions.onFinished(k.now, ev) {
+		k.do(ActReread{ID: ev.Finish.ID})
+	}
+}
+
 // complete writes final records from the completion queue.
 func (k *Core) complete() {
 	k.completions.retry(k.now)
 	due := (k.ready.n > 0 || k.due.left) && !k.draining
-	k.backlog.set(due && !k.paused)
-	others := k.backlog.of.any() && !k.draining
+	k.backlog.note(k.now, due && !k.paused)
+	others := k.backlog.of.Shards() > 0 && !k.draining
 	for {
 		a, ok := k.completions.next(k.now, due, others)
 		if !ok {

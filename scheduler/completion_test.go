@@ -9,7 +9,7 @@ import (
 )
 
 // TestFinishAgain: a final record that could not be written is written again after a
-// pause, a few times, unless another writer has changed it.
+// pause, a few times. TestCoreScripts has the case that another writer has changed it.
 func TestFinishAgain(t *testing.T) {
 	t.Parallel()
 	k, tm, now := claiming(t)
@@ -43,11 +43,60 @@ func TestFinishAgain(t *testing.T) {
 	now += 10 * completionRetryDelayMs
 	none(EvTick{})
 
-	for _, err := range []error{nil, store.ErrRevision, schemas.ErrNotFound} {
+	for _, err := range []error{nil, schemas.ErrNotFound} {
 		k.completions.writing++
 		none(EvFinished{Finish: ActFinish{ID: id, Rev: 8}, Err: err})
 		now += 10 * completionRetryDelayMs
 		none(EvTick{})
+	}
+}
+
+// TestFinishConflictsEnd: a final record whose revision others change before each write is left to the sweeper after a
+// number of attempts. A shard that is handed over waits for the rereads.
+func TestFinishConflictsEnd(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
+	a := one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID}))
+	claimed := *a.Record
+	claimed.State = schemas.StateDelivered
+	for range maxCompletionRetries {
+		rev := a.Rev + 1
+		one[ActReread](t, k.Step(now, EvFinished{Finish: a, Err: store.ErrRevision}))
+		if k.Idle() {
+			t.Fatal("idle while the record is read")
+		}
+		a = one[ActFinish](t, k.Step(now, EvReread{ID: tm.ID, Timer: store.Timer{ID: tm.ID, Rev: rev, Record: claimed}}))
+		if a.Rev != rev {
+			t.Fatalf("replaces revision %d, not %d", a.Rev, rev)
+		}
+	}
+	if got := k.Step(now, EvFinished{Finish: a, Err: store.ErrRevision}); len(got) != 0 || !k.Idle() {
+		t.Errorf("%v after %d attempts; idle: %t", got, a.Fails, k.Idle())
+	}
+}
+
+// TestFinishAndClaimReread: a timer was replayed while its final record was in flight, and the claim of the
+// replay loses too. Of the two reads of the record one is for the final record, the other for the claim.
+func TestFinishAndClaimReread(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
+	a := one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID}))
+	one[ActReread](t, k.Step(now, EvFinished{Finish: a, Err: store.ErrRevision}))
+	now++
+	again := pending("1", 9, now)
+	one[ActClaim](t, k.Step(now, EvTail{Timer: again}))
+	one[ActReread](t, k.Step(now, EvClaimed{ID: tm.ID, Err: store.ErrRevision}))
+	again.Rev++
+	if got := k.Step(now, EvReread{ID: tm.ID, Timer: again}); len(got) != 0 {
+		t.Fatalf("the read for the final record causes %v", got)
+	}
+	if c := one[ActClaim](t, k.Step(now+minRetryDelay.Milliseconds(), EvReread{ID: tm.ID, Timer: again})); c.Rev != again.Rev {
+		t.Errorf("claims revision %d, not %d", c.Rev, again.Rev)
+	}
+	if k.inflight != 1 {
+		t.Errorf("%d writes in flight", k.inflight)
 	}
 }
 

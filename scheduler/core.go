@@ -221,6 +221,8 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		newer:   newNewerRecords(),
 		pending: newPendingCount(c, cfg.Retention.Milliseconds()),
 		dedup:   dedupChecks{afterMs: dedupCheckAfterMs},
+
+		completions: newCompletions(cfg.SweepMs),
 	}
 	if keep := cfg.Retention.Milliseconds(); keep > 0 {
 		// Half of the dedup window; see store.DedupWindowFor.
@@ -263,7 +265,7 @@ func (k *Core) Step(now int64, ev Event) []Action {
 	case EvFailed:
 		k.onFailed(ev)
 	case EvFinished:
-		k.completions.onFinished(k.now, ev)
+		k.onFinished(ev)
 	case EvCounted:
 		k.pending.onCounted(ev)
 	case EvRecount:

@@ -78,7 +78,7 @@
 //     claimwindow.go.
 //   - In a burst the events come before the final records. A final record waits while due timers of its
 //     shard wait for their claims, and for ten seconds at most while those of another shard of the node
-//     do. Bounds and exceptions are in completion.go.
+//     do and are claimed. Bounds and exceptions are in completion.go and backlog.go.
 //
 // # Failures
 //

@@ -128,6 +128,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	if ev.Err == nil {
 		k.know(ev.Rev)
 		k.window.grow()
+		k.backlog.claimed(k.now)
 	}
 	switch {
 	case ev.Err == nil && e.rec.Schedule != nil:
@@ -166,6 +167,12 @@ func (k *Core) reread(e *entry) {
 const maxStaleRereads = 10
 
 func (k *Core) onReread(ev EvReread) {
+	if a, ok := k.completions.rereading[ev.ID]; ok {
+		// If an entry rereads the same record, it gets the other result.
+		delete(k.completions.rereading, ev.ID)
+		k.completions.onReread(k.now, a, ev)
+		return
+	}
 	k.inflight--
 	e := k.entries[ev.ID]
 	if e == nil || e.phase != phaseRereading {

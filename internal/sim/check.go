@@ -32,6 +32,9 @@ const (
 	// PropOnTime: without faults, and after the last one, every timer fires within
 	// onTimeBound of its due time.
 	PropOnTime = "on time"
+	// PropConcluded: when every timer must be on time, the final record of a timer without a callback follows
+	// its event within concludeBound.
+	PropConcluded = "a fired timer concludes"
 	// PropOnce: a run has one event on timers.fired, unless the stream has dropped an earlier
 	// event of the run.
 	PropOnce = "exactly once into timers.fired"
@@ -91,6 +94,11 @@ const maxViolations = 5
 // onTimeBound is the lateness that PropOnTime allows: a few round trips, the uncertainty of
 // the cluster's time, and a hand-over.
 const onTimeBound = 250 * time.Millisecond
+
+// concludeBound is the time between event and final record that PropConcluded allows: the due timers of the
+// node's other shards fire before, and a write is repeated once. It must be below the time for which
+// final records wait for shards that do not leave the node's backlog, six seconds here.
+const concludeBound = 3 * time.Second
 
 // settleFor is the time after the start from which on lateness counts in a cluster without
 // faults.
@@ -592,6 +600,13 @@ func (c *checker) onTime(l *life) {
 	from := max(l.claimedDueMs*int64(time.Millisecond)-c.skew(), l.promised)
 	if late := time.Duration(l.fired[0].real - from); late > onTimeBound {
 		c.fail(PropOnTime, "%s, due %s, fired %s late", l, c.w.ms(l.claimedDueMs), late)
+	}
+	if l.callback || l.sched != nil || l.run != nil {
+		return
+	}
+	// left reports a timer without a final record.
+	if open := time.Duration(l.finalAt - l.fired[0].real); l.final && open > concludeBound {
+		c.fail(PropConcluded, "%s fired at %s, and its final record came %s later", l, c.w.rel(l.fired[0].real), open)
 	}
 }
 

@@ -107,6 +107,8 @@ var seedMutants = []mutant{
 	{"the count of an owner that died is taken over", "scheduler/coordinator.go", "c.PendingUnknown || s.damaged || s.clock.Owner != \"\"", "c.PendingUnknown || s.damaged", 60, ""},
 	{"a count misses the changes that come by the tail", "scheduler/recount.go", "\t\tif change.pending {\n\t\t\tn++", "\t\tif change.pending {\n\t\t\tn += 0", 300, ""},
 
+	{"a shard stays in the node's backlog after its due timers have fired", "scheduler/backlog.go", "\t\tm.of.shards.Add(-1)\n", "", 60, ""},
+
 	// Bugs that this simulation has found in Belfry.
 	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
 	{"due timers that a move leaves stay in the wheel", "scheduler/fire.go", "if tick || !k.due.left {", "if !k.due.left {", 60, ""},
