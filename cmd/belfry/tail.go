@@ -39,7 +39,7 @@ time at which the stream stored its event, by the server's clock.`,
 		if count < 0 {
 			return usagef("--count must not be negative")
 		}
-		cfg = jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectFired(args[0])}, DeliverPolicy: jetstream.DeliverNewPolicy}
+		cfg = jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectFired(args[0])}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy}
 		if since != "" {
 			t, err := parseSince(since)
 			if err != nil {
@@ -52,7 +52,7 @@ time at which the stream stored its event, by the server's clock.`,
 	return c.following(cmd, check, func(ctx context.Context, s session) error { return c.tail(ctx, s, cfg, count) })
 }
 
-// tidyTimeout bounds the removal of the consumer when tail ends.
+// tidyTimeout bounds the removal of a consumer.
 const tidyTimeout = time.Second
 
 func parseSince(s string) (time.Time, error) {
@@ -71,11 +71,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	if err != nil {
 		return err
 	}
-	// An interrupt must not end this request: the server may have made the consumer, and only its answer has the
-	// name, because the consumer can only be removed by its name.
-	call, cancel := s.call(context.WithoutCancel(ctx))
-	defer cancel()
-	cons, err := js.OrderedConsumer(call, schemas.StreamFired, cfg)
+	cons, err := openFired(ctx, s, js, cfg)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		return schemas.Errorf(schemas.CodeUnavailable, "this NATS server has no stream %s: has a Belfry node run there?", schemas.StreamFired)
@@ -88,11 +84,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	}
 	defer func() {
 		msgs.Stop()
-		// Otherwise the server keeps the consumer for minutes. This only tidies up, and a user may
-		// lack the permission to delete it, so an error has no effect.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
-		defer cancel()
-		_ = js.DeleteConsumer(ctx, schemas.StreamFired, cons.CachedInfo().Name)
+		removeConsumer(ctx, js, cons) // otherwise the server keeps it for minutes
 	}()
 	t := table{c.out, []int{c.zone.clockWidth(), 9, schemas.TimerIDLength, 12, 20, 16}}
 	if !c.json() {
@@ -126,6 +118,53 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		}
 	}
 	return nil
+}
+
+// openFired creates the consumer of tail. Without --since it begins after the last message of the stream.
+//
+// The library replaces an ordered consumer after every reconnect, and when the server has lost it. Until the first event has
+// come, the new consumer has the start of the old one. So the start must be a sequence or a time: DeliverNew would mean
+// the end of the stream at that moment, and omit the events that fired before it.
+func openFired(ctx context.Context, s session, js jetstream.JetStream, cfg jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	// An interrupt must not end these requests: the server may have made a consumer, and only its answer has the
+	// name, because the consumer can only be removed by its name.
+	ctx = context.WithoutCancel(ctx)
+	if cfg.DeliverPolicy == jetstream.DeliverByStartSequencePolicy {
+		next, err := nextSequence(ctx, s, js, cfg.FilterSubjects[0])
+		if err != nil {
+			return nil, err
+		}
+		cfg.OptStartSeq = next
+	}
+	call, cancel := s.call(ctx)
+	defer cancel()
+	return js.OrderedConsumer(call, schemas.StreamFired, cfg)
+}
+
+// nextSequence returns the sequence of the next message of the stream. It reads this from the answer to the creation of a
+// consumer, which needs no permission beyond those for reading the events; the stream's own information would.
+//
+// A consumer with DeliverNew begins after the stream's last message, whatever its filter, and the server reports
+// everything before its beginning as delivered (selectStartingSeqNo and infoWithSnapAndReply in nats-server 2.15.2).
+func nextSequence(ctx context.Context, s session, js jetstream.JetStream, filter string) (uint64, error) {
+	call, cancel := s.call(ctx)
+	defer cancel()
+	cons, err := js.CreateConsumer(call, schemas.StreamFired, jetstream.ConsumerConfig{
+		FilterSubject: filter, DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1,
+	})
+	if err != nil {
+		return 0, err
+	}
+	removeConsumer(ctx, js, cons) // otherwise the server keeps it for some 5 s
+	return cons.CachedInfo().Delivered.Stream + 1, nil
+}
+
+// removeConsumer deletes a consumer, also if ctx has ended. A user may lack the permission, so an error has no effect: the
+// server removes a consumer that nobody reads from.
+func removeConsumer(ctx context.Context, js jetstream.JetStream, cons jetstream.Consumer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
+	defer cancel()
+	_ = js.DeleteConsumer(ctx, schemas.StreamFired, cons.CachedInfo().Name)
 }
 
 // firedEvent is one line of tail.

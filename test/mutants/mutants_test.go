@@ -67,6 +67,10 @@ var planted = []plant{
 	{m("a scan skips a message between pages", "internal/store/shards.go", "jet.Get{Seq: after + 1, Batch: batch", "jet.Get{Seq: after + 2, Batch: batch"), "./internal/store", "TestConformance$"},
 	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 
+	// The start of tail.
+	{m("each reconnect before the first event moves the start of tail", "cmd/belfry/tail.go", "DeliverPolicy: jetstream.DeliverByStartSequencePolicy}", "DeliverPolicy: jetstream.DeliverNewPolicy}"), "./cmd/belfry", "TestTailFromItsStart"},
+	{m("tail begins with the last event before its start", "cmd/belfry/tail.go", "Delivered.Stream + 1", "Delivered.Stream"), "./cmd/belfry", "TestTailFromItsStart"},
+
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
 	{m("a batch that was stored is restored", "internal/jet/journal.go", "return j.Writes == 0 || last > seq+uint64(others)+uint64(j.Writes)", "return j.Writes == 0"), "./internal/store", "TestRestore$"},
