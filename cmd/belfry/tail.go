@@ -82,10 +82,11 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	if err != nil {
 		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
 	}
-	defer func() {
+	defer within(tidyTimeout, func() {
 		msgs.Stop()
 		removeConsumer(ctx, js, cons) // otherwise the server keeps it for minutes
-	}()
+	})
+	next := receive(ctx, msgs)
 	t := table{c.out, []int{c.zone.clockWidth(), 9, schemas.TimerIDLength, 12, 20, 16}}
 	if !c.json() {
 		if err := t.row("FIRED", "LATE", "TIMER", "SERVICE", "ID", "TYPE", "DATA"); err != nil {
@@ -93,17 +94,21 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		}
 	}
 	for n := 0; count == 0 || n < count; n++ {
-		m, err := msgs.Next(jetstream.NextContext(ctx))
+		var r received
+		select {
+		case r = <-next:
+		case <-ctx.Done():
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil // the user interrupted the command
-		case err != nil:
-			return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
+		case r.err != nil:
+			return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, r.err)
 		}
-		f, err := readFired(m)
+		f, err := readFired(r.msg)
 		if err != nil {
 			// Not an event of Belfry's: other clients with the permission may publish there.
-			if _, err := fmt.Fprintf(c.err, "a message on %s is not a fired event: %v\n", printable(m.Subject()), err); err != nil {
+			if _, err := fmt.Fprintf(c.err, "a message on %s is not a fired event: %v\n", printable(r.msg.Subject()), err); err != nil {
 				return err
 			}
 			continue
@@ -118,6 +123,45 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		}
 	}
 	return nil
+}
+
+// received is a message of the consumer of tail, or the error that ended it.
+type received struct {
+	msg jetstream.Msg
+	err error
+}
+
+// receive passes on the messages of a consumer until ctx ends. It has a goroutine, because Next does not look at its
+// context while the library replaces the consumer, which goes on for as long as the stream is missing.
+func receive(ctx context.Context, msgs jetstream.MessagesContext) <-chan received {
+	next := make(chan received)
+	go func() {
+		for {
+			msg, err := msgs.Next(jetstream.NextContext(ctx))
+			select {
+			case next <- received{msg, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return next
+}
+
+// within runs f, but does not wait for its end for longer than d.
+func within(d time.Duration, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(d):
+	}
 }
 
 // openFired creates the consumer of tail. Without --since it begins after the last message of the stream.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -199,4 +200,33 @@ func TestTailPermissions(t *testing.T) {
 		t.Errorf("tail shows the events %q, want %q", got, want)
 	}
 	l.stop()
+}
+
+// TestTailInterruptedWithoutStream: an interrupt ends tail also while its stream is missing.
+func TestTailInterruptedWithoutStream(t *testing.T) {
+	t.Parallel()
+	srv, f := newFiredStream(t)
+	l := startTail(t, srv.URL(), "orders")
+	asked, err := f.js.Conn().SubscribeSync("$JS.API.CONSUMER.CREATE." + schemas.StreamFired + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.js.Conn().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.js.DeleteStream(t.Context(), schemas.StreamFired); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asked.NextMsg(waittest.Bound); err != nil {
+		t.Fatalf("tail does not ask for another consumer: %v", err)
+	}
+	l.interrupt()
+	select {
+	case code := <-l.ended:
+		if code != exitOK || l.err.String() != "" {
+			t.Errorf("exit code %d and stderr %q, want 0 and nothing", code, l.err.String())
+		}
+	case <-time.After(20 * tidyTimeout):
+		t.Errorf("tail has not ended %s after the interrupt", 20*tidyTimeout)
+	}
 }

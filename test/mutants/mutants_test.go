@@ -70,6 +70,7 @@ var planted = []plant{
 	// The start of tail.
 	{m("each reconnect before the first event moves the start of tail", "cmd/belfry/tail.go", "DeliverPolicy: jetstream.DeliverByStartSequencePolicy}", "DeliverPolicy: jetstream.DeliverNewPolicy}"), "./cmd/belfry", "TestTailFromItsStart"},
 	{m("tail begins with the last event before its start", "cmd/belfry/tail.go", "Delivered.Stream + 1", "Delivered.Stream"), "./cmd/belfry", "TestTailFromItsStart"},
+	{m("an interrupt of tail waits for the library", "cmd/belfry/tail.go", "\t\tcase r = <-next:\n\t\tcase <-ctx.Done():\n", "\t\tcase r = <-next:\n"), "./cmd/belfry", "TestTailInterruptedWithoutStream"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
