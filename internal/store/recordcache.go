@@ -38,10 +38,10 @@ type recordCache struct {
 }
 
 const (
-	// cacheBlockBytes is the size of a block, and cacheBlocks their greatest number: 8 MiB hold
-	// some 50,000 records. The index has 60 bytes an entry.
+	// cacheBlockBytes is the size of a block, and cacheBlocks their greatest number: 24 MiB hold
+	// some 150,000 records. The index has 60 bytes an entry.
 	cacheBlockBytes = 128 << 10
-	cacheBlocks     = 64
+	cacheBlocks     = 192
 	// cacheMaxRecord is the size of the largest record that is kept, without its body.
 	cacheMaxRecord = 4 << 10
 	// cacheHead is the length of the timer id, the revision and the size of the encoded record,

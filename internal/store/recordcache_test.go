@@ -94,7 +94,7 @@ func TestRecordCacheBounds(t *testing.T) {
 	if has(1) {
 		t.Error("a large record is kept")
 	}
-	const many = 200_000
+	const many = 400_000
 	for i := range many {
 		put(i, record(i))
 	}
