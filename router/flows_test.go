@@ -29,10 +29,15 @@ func flowFixture(t *testing.T) (*fixture, *logtest.Buffer) {
 	return f, log
 }
 
-// flow carries out an operation of timers.api.flow, which must succeed.
+// flow carries out an operation of timers.api.flow, which must succeed. It repeats the request while the router is unavailable.
 func (f *fixture) flow(verb, body string) (reply schemas.FlowReply) {
 	f.t.Helper()
-	if code, text := f.answer("flow."+verb, []byte(body), &reply); code != "" {
+	var code, text string
+	waittest.Available(f.t, "flow."+verb, func() bool {
+		code, text = f.answer("flow."+verb, []byte(body), &reply)
+		return code == string(schemas.CodeUnavailable)
+	}, func() string { return text })
+	if code != "" {
 		f.t.Fatalf("flow.%s %s: %s: %s", verb, body, code, text)
 	}
 	return reply

@@ -26,8 +26,9 @@ func (f *fixture) limitAdds(body string) schemas.FlowReply {
 // admission is an add that was accepted between two times.
 type admission struct{ sent, answered time.Time }
 
-// addMany adds timers of a service one after the other until over, which gets the numbers of accepted and refused adds. It
-// returns the accepted ones. It goes on after adds without an answer in time, for waittest.Bound at most.
+// addMany adds timers of a service, one after the other, until over returns true for the numbers of accepted and refused
+// adds, or until waittest.Bound has passed. It returns the accepted adds and the number of refused ones. An add to which
+// the router answers unavailable is neither.
 func addMany(f *fixture, n *router.Service, name, svc string, over func(accepted, limited int) bool) (accepted []admission, limited int) {
 	end := time.Now().Add(waittest.Bound)
 	for i := 0; !over(len(accepted), limited) && time.Now().Before(end); i++ {
@@ -142,7 +143,7 @@ func TestAddsLimitChanges(t *testing.T) {
 	accepted := func(name, svc string) int {
 		n := 0
 		for i := range 5 {
-			if _, err := f.r.Add(t.Context(), nil, add(fmt.Sprintf("%s-%d", name, i), fmt.Sprintf(`"timerafter":"1h","timersvc":%q`, svc))); err == nil {
+			if _, err := addTo(t, f.r.Service, fmt.Sprintf("%s-%d", name, i), fmt.Sprintf(`"timerafter":"1h","timersvc":%q`, svc)); err == nil {
 				n++
 			} else if !errors.Is(err, schemas.ErrLimited) || !strings.Contains(err.Error(), "are limited to ") {
 				t.Errorf("add: %v", err)
@@ -218,7 +219,7 @@ func TestTenantAddsPerSecond(t *testing.T) {
 	f.flow("set", `{"key":"adds:*=","rate":"1000/s","burst":500}`)
 	add := func(tenant, svc string, n int) (accepted int) {
 		for i := range n {
-			_, err := f.r.In(router.Scope{Tenant: tenant}).Add(t.Context(), nil, add(fmt.Sprintf("%s-%d", svc, i), fmt.Sprintf(`"timerafter":"1h","timersvc":%q`, svc)))
+			_, err := addTo(t, f.r.In(router.Scope{Tenant: tenant}), fmt.Sprintf("%s-%d", svc, i), fmt.Sprintf(`"timerafter":"1h","timersvc":%q`, svc))
 			switch {
 			case err == nil:
 				accepted++

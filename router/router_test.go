@@ -186,6 +186,31 @@ func (f *fixture) answer(verb string, data []byte, reply any) (code, text string
 	return "", ""
 }
 
+// available returns the answer to a request. It repeats the request while the router is unavailable.
+func available[T any](t *testing.T, request string, send func() (T, error)) (answer T, err error) {
+	t.Helper()
+	waittest.Available(t, request, func() bool {
+		answer, err = send()
+		return schemas.CodeOf(err) == schemas.CodeUnavailable
+	}, func() string { return fmt.Sprint(err) })
+	return answer, err
+}
+
+// addTo adds a timer. It repeats the add while the router is unavailable.
+func addTo(t *testing.T, n *router.Service, id, more string) (schemas.AddReply, error) {
+	t.Helper()
+	return available(t, "the add of "+id, func() (schemas.AddReply, error) { return n.Add(t.Context(), nil, add(id, more)) })
+}
+
+// cancelIn cancels a timer of source /test. It repeats the request while the router is unavailable.
+func cancelIn(t *testing.T, n *router.Service, id string) {
+	t.Helper()
+	q := schemas.CancelRequest{TimerRef: schemas.TimerRef{Source: "/test", ID: id}}
+	if _, err := available(t, "the cancel of "+id, func() (store.Timer, error) { return n.Cancel(t.Context(), q, schemas.Caller{}) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // rejected reads n messages of timers.rejected.
 func (f *fixture) rejected(n int) []jetstream.Msg {
 	f.t.Helper()
