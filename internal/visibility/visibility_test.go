@@ -138,9 +138,7 @@ func TestFindByOrder(t *testing.T) {
 	}
 	n.find(t, visibility.Query{Attributes: map[string]string{"customer": "c9"}}, schemas.StatePending)
 	n.find(t, visibility.Query{Text: "order-18"}, schemas.StateSuccess)
-	if _, err := n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: schemas.TimerRef{ID: "order-17", Source: "/shop"}, By: "ann"}, schemas.Caller{}); err != nil {
-		t.Fatal(err)
-	}
+	n.cancel(t, "order-17", "ann")
 	e = n.find(t, visibility.Query{Attributes: map[string]string{"customer": "c9"}}, schemas.StateCancelled)
 	if len(e.Timer.History) != 1 || e.Timer.History[0].By != "ann" {
 		t.Errorf("got history %+v, want a cancel by ann", e.Timer.History)
@@ -197,7 +195,7 @@ func TestRestart(t *testing.T) {
 		t.Error("a node without the role has an index")
 	}
 	without.add(t, "two", `"timerafter":"PT1H"`)
-	cancelled(t, without, "one")
+	without.cancel(t, "one", "")
 	without.stop(t)
 	o.Roles = nil
 	again := start(t, o)
@@ -212,9 +210,15 @@ func TestRestart(t *testing.T) {
 	rebuilt.find(t, visibility.Query{ID: "two"}, schemas.StatePending)
 }
 
-func cancelled(t *testing.T, n *node, id string) {
+// cancel cancels a timer of source /shop.
+func (n *node) cancel(t *testing.T, id, by string) {
 	t.Helper()
-	if _, err := n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/shop"}}, schemas.Caller{}); err != nil {
+	var err error
+	waittest.Available(t, "the cancel of "+id, func() bool {
+		_, err = n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/shop"}, By: by}, schemas.Caller{})
+		return errors.Is(err, schemas.ErrUnavailable)
+	}, func() string { return fmt.Sprint(err) })
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -235,7 +239,7 @@ func TestAwayForLong(t *testing.T) {
 	n.stop(t)
 	o.Roles = app.SharedRoles()
 	without := start(t, o)
-	cancelled(t, without, "gone")
+	without.cancel(t, "gone", "")
 	waittest.Until(t, "a record that has expired", func() bool {
 		_, err := without.Store().Get(t.Context(), gone)
 		return errors.Is(err, schemas.ErrNotFound)
@@ -283,9 +287,10 @@ func TestEqualsBuckets(t *testing.T) {
 	for i := range 300 {
 		id := fmt.Sprintf("e%d", r.IntN(120))
 		ref := schemas.TimerRef{ID: id, Source: "/shop"}
-		waittest.Available(t, "an operation on "+id, func() bool {
+		operation, due := r.IntN(6), []string{"PT0.05S", "PT1H", "PT0.5S"}[r.IntN(3)]
+		waittest.Available(t, "an operation on "+id, func() bool { // a repeated request is the same operation
 			var err error
-			switch r.IntN(6) {
+			switch operation {
 			case 0:
 				_, err = n.Router().Cancel(t.Context(), schemas.CancelRequest{TimerRef: ref}, schemas.Caller{})
 			case 1:
@@ -295,7 +300,6 @@ func TestEqualsBuckets(t *testing.T) {
 			case 3:
 				_, err = n.Router().Resume(t.Context(), schemas.ResumeRequest{TimerRef: ref}, schemas.Caller{})
 			default:
-				due := []string{"PT0.05S", "PT1H", "PT0.5S"}[r.IntN(3)]
 				event := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/shop","type":"t","timersvc":"s%d","timerafter":%q}`, id, i%3, due)
 				_, err = n.Router().Add(t.Context(), nil, []byte(event))
 			}
@@ -315,15 +319,18 @@ func TestEqualsBuckets(t *testing.T) {
 // equalsBuckets compares the index with a scan of the buckets.
 func equalsBuckets(t *testing.T, n *node) {
 	t.Helper()
+	n.current(t)
 	var got, want map[string]string
 	waittest.Until(t, "an index that equals the buckets", func() bool {
-		n.current(t)
 		got, want = map[string]string{}, map[string]string{}
 		for _, e := range n.search(t, visibility.Query{}) {
 			got[e.Timer.ID] = text(&e.Timer)
 		}
 		for cursor, more := "", true; more; {
 			page, err := n.Router().List(t.Context(), schemas.ListRequest{Cursor: cursor})
+			if errors.Is(err, schemas.ErrUnavailable) {
+				return false
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
