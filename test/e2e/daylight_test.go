@@ -256,10 +256,18 @@ func (c *change) recurring(at time.Time, callback string) []*recurringAttrs {
 func (c *client) answers(s *recurringAttrs, date string, end time.Time) []schemas.Answer {
 	c.t.Helper()
 	var reply schemas.WhyReply
-	q := schemas.WhyRequest{TimerRef: schemas.TimerRef{ID: s.id(), Source: "/e2e"}, At: date}
-	if err := c.call("schedule.why", q, &reply); err != nil {
+	if err := c.call("schedule.why", s.why(date), &reply); err != nil {
 		c.t.Fatalf("%s: %v", s.id(), err)
 	}
+	return upTo(end, reply)
+}
+
+func (s *recurringAttrs) why(date string) schemas.WhyRequest {
+	return schemas.WhyRequest{TimerRef: schemas.TimerRef{ID: s.id(), Source: "/e2e"}, At: date}
+}
+
+// upTo returns the answers about nominal times up to end.
+func upTo(end time.Time, reply schemas.WhyReply) []schemas.Answer {
 	return slices.DeleteFunc(reply.Answers, func(a schemas.Answer) bool {
 		return a.At.After(end) || a.Reason == schemas.ReasonNotNominal || a.Reason == schemas.ReasonBeforeStart
 	})
@@ -269,10 +277,13 @@ func (c *client) answers(s *recurringAttrs, date string, end time.Time) []schema
 func (c *client) decided(s *recurringAttrs, date string, end time.Time) {
 	c.t.Helper()
 	var answers []schemas.Answer
+	var err error
 	waittest.Until(c.t, s.id()+" is decided", func() bool {
-		answers = c.answers(s, date, end)
-		return !slices.ContainsFunc(answers, func(a schemas.Answer) bool { return a.Fate == schemas.FatePlanned || a.Fate == schemas.FateWaiting })
-	}, func() string { return fmt.Sprintf("%+v", answers) })
+		var reply schemas.WhyReply
+		err = c.callOnce(request("schedule.why", s.why(date)), &reply)
+		answers = upTo(end, reply)
+		return err == nil && !slices.ContainsFunc(answers, func(a schemas.Answer) bool { return a.Fate == schemas.FatePlanned || a.Fate == schemas.FateWaiting })
+	}, func() string { return fmt.Sprintf("%+v %v", answers, err) })
 }
 
 // nominalTimes returns the nominal times for which the schedules fired, in order.

@@ -171,7 +171,9 @@ func request(verb string, req any) *nats.Msg {
 	return &nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Data: b}
 }
 
-// call sends a request to the API and decodes the answer into v. It repeats the request while the answer is unavailable.
+// call sends a request to the API and decodes the answer into v. It repeats the request while the answer is unavailable. Do
+// not use it in the condition of a wait, which repeats the request anyway: one wait inside another takes too long when both
+// are in vain. Use callOnce there.
 func (c *client) call(verb string, req, v any) error {
 	c.t.Helper()
 	return c.callMsg(request(verb, req), v)
@@ -186,7 +188,8 @@ func (c *client) callMsg(m *nats.Msg, v any) (err error) {
 	return err
 }
 
-// callOnce returns the first answer, for a test to which a repeated request makes a difference.
+// callOnce returns the first answer, for a wait that repeats the request itself, and for a test to which a repeated request
+// makes a difference.
 func (c *client) callOnce(m *nats.Msg, v any) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 	defer cancel()
@@ -248,10 +251,15 @@ func (c *client) search(q schemas.ListRequest, match func(schemas.TimerInfo) boo
 	}
 }
 
-// info returns a timer of source /e2e.
+// get returns the first answer to a get request.
+func (c *client) get(ref schemas.TimerRef) (i schemas.TimerInfo, err error) {
+	err = c.callOnce(request("get", ref), &i)
+	return i, err
+}
+
+// info returns the first answer to a get request for a timer of source /e2e.
 func (c *client) info(id string) (schemas.TimerInfo, error) {
-	var i schemas.TimerInfo
-	return i, c.call("get", schemas.TimerRef{ID: id, Source: "/e2e"}, &i)
+	return c.get(schemas.TimerRef{ID: id, Source: "/e2e"})
 }
 
 // expired reports whether the record of a timer is gone, so that get answers from the history, or not at all.

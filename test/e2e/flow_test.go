@@ -275,7 +275,7 @@ func TestFlowPauseOfService(t *testing.T) {
 		t.Fatalf("%d events were called during the pause", n)
 	}
 	waittest.Until(t, "the service is resumed", func() bool {
-		err := c.call("flow.resume", schemas.FlowRequest{Key: "service:mail"}, &r)
+		err := c.tryMsg(request("flow.resume", schemas.FlowRequest{Key: "service:mail"}), &r)
 		return err == nil || schemas.CodeOf(err) == schemas.CodeNotFound // an answer may be lost
 	})
 	waittest.UntilWithin(t, 2*bound, "every event is called", func() bool { return len(callee.called()) == 2*events+20 })

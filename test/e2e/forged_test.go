@@ -96,7 +96,8 @@ func TestForgedMessages(t *testing.T) {
 	if n := len(callee.of("schedule")); n != 1 {
 		t.Errorf("the run of the schedule was called %d times", n)
 	}
-	if i, err := c.info("forged"); schemas.CodeOf(err) != schemas.CodeNotFound {
+	var i schemas.TimerInfo
+	if err := c.call("get", schemas.TimerRef{ID: "forged", Source: "/e2e"}, &i); schemas.CodeOf(err) != schemas.CodeNotFound {
 		t.Errorf("the forged schedule is %+v, %v", i, err)
 	}
 }

@@ -116,7 +116,7 @@ func TestOrderKill(t *testing.T) {
 // awaitTurns returns the number of timers that wait for their turn.
 func (c *client) awaitTurns() (n int) {
 	var page schemas.ListReply
-	if err := c.call("list", schemas.ListRequest{Service: "ordered", States: []schemas.State{schemas.StateRetrying}, Limit: 500}, &page); err != nil {
+	if err := c.callOnce(request("list", schemas.ListRequest{Service: "ordered", States: []schemas.State{schemas.StateRetrying}, Limit: 500}), &page); err != nil {
 		return 0
 	}
 	for _, i := range page.Timers {
@@ -131,8 +131,8 @@ func (c *client) awaitTurns() (n int) {
 // next one waits for it.
 func (c *client) heads(keys, e int) bool {
 	for k := range keys {
-		var i schemas.TimerInfo
-		if err := c.call("get", schemas.TimerRef{ID: fmt.Sprint("k", k, "-", e+1), Source: "/e2e"}, &i); err != nil || i.Order == nil || !i.Order.Waits {
+		i, err := c.info(fmt.Sprint("k", k, "-", e+1))
+		if err != nil || i.Order == nil || !i.Order.Waits {
 			return false
 		}
 		if i.Order.Head != schemas.NewTimerID("/e2e", fmt.Sprint("k", k, "-", e)).String() {

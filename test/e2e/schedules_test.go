@@ -19,10 +19,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// runOf returns the record of a run of a schedule of source /e2e.
+// runOf returns the first answer to a get request for a run of a schedule of source /e2e.
 func (c *client) runOf(id string, run uint32) (schemas.TimerInfo, error) {
-	var i schemas.TimerInfo
-	return i, c.call("get", schemas.TimerRef{Timer: schemas.RunID{Timer: timerID(id), Run: run}.String()}, &i)
+	return c.get(schemas.TimerRef{Timer: schemas.RunID{Timer: timerID(id), Run: run}.String()})
 }
 
 // untilRun waits for a run to reach a state.
