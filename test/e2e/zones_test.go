@@ -103,7 +103,7 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	c := connect(t, server.URL())
 	const day, shift, lagos, bogota = 24 * time.Hour, 2 * time.Hour, time.Hour, -5 * time.Hour
 	soon := time.Now().Add(40 * time.Minute).Truncate(time.Second)
-	first := time.Now().Add(15 * time.Second).Truncate(time.Second) // the schedule is stored before, even on a slow disk
+	first := time.Now().Add(15 * time.Second).Truncate(time.Second) // far enough ahead that the schedule is stored by then, even on a slow disk
 	c.publish(structured(daily("earlier", "Africa/Lagos", lagos, soon), `{}`))
 	c.publish(structured(daily("later", "America/Bogota", bogota, soon), `{}`))
 	c.publish(structured(daily("fired", "America/Bogota", bogota, first), `{}`))
