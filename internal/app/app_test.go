@@ -20,6 +20,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -37,8 +38,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }
 
-// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
-const bound = waittest.Bound
+const (
+	// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
+	bound = waittest.Bound
+	// requestBound is the time limit of a request. It is shorter than bound, so that a wait which repeats a request survives a
+	// request without an answer.
+	requestBound = time.Minute
+)
 
 // options returns the options of a node with free ports and a temporary folder.
 func options(t *testing.T) Options {
@@ -100,6 +106,23 @@ func event(id string, attrs string) []byte {
 	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t",%s,"data":{"n":1}}`, id, attrs)
 }
 
+// addTo adds a timer by the API. It repeats the request while the answer is unavailable.
+func addTo(t *testing.T, nc *nats.Conn, id, attrs string) {
+	t.Helper()
+	var code, text string
+	waittest.Available(t, "the add of "+id, func() bool {
+		m, err := nc.Request(schemas.SubjectAPIPrefix+"add", event(id, attrs), requestBound)
+		if err != nil {
+			t.Fatalf("add of %s: %v", id, err)
+		}
+		code, text = m.Header.Get(micro.ErrorCodeHeader), m.Header.Get(micro.ErrorHeader)
+		return code == string(schemas.CodeUnavailable)
+	}, func() string { return text })
+	if code != "" {
+		t.Fatalf("add of %s: %s: %s", id, code, text)
+	}
+}
+
 // TestWholeLife: a timer that a NATS client adds fires and is called back.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
@@ -112,7 +135,7 @@ func TestWholeLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ack, err := nc.Request("timers.add", event("e1", `"timerafter":"200ms","timersvc":"orders","timercallback":"`+hook.URL+`"`), bound)
+	ack, err := nc.Request("timers.add", event("e1", `"timerafter":"200ms","timersvc":"orders","timercallback":"`+hook.URL+`"`), requestBound)
 	if err != nil || !strings.Contains(string(ack.Data), "TIMERS_ADD") {
 		t.Fatalf("publish to timers.add: got %s (%v), want an acknowledgement of TIMERS_ADD", ack.Data, err)
 	}
@@ -184,9 +207,7 @@ func TestDueDuringDownTime(t *testing.T) {
 	o := options(t)
 	a := start(t, o)
 	nc := connectTo(t, a.NATSURL())
-	if _, err := nc.Request("timers.api.add", event("late", `"timerafter":"1s"`), bound); err != nil {
-		t.Fatal(err)
-	}
+	addTo(t, nc, "late", `"timerafter":"1s"`)
 	nc.Close()
 	stop(t, a)
 	<-time.After(1100 * time.Millisecond) // the down time
@@ -194,7 +215,7 @@ func TestDueDuringDownTime(t *testing.T) {
 	begun := time.Now()
 	b := start(t, o)
 	nc = connectTo(t, b.NATSURL())
-	js, err := nc.JetStream()
+	js, err := nc.JetStream(nats.MaxWait(requestBound))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,9 +354,7 @@ func TestRolesOnTwoNodes(t *testing.T) {
 	}
 	add := func(id string) {
 		t.Helper()
-		if _, err := nc.Request("timers.api.add", event(id, `"timerafter":"10ms"`), bound); err != nil {
-			t.Fatal(err)
-		}
+		addTo(t, nc, id, `"timerafter":"10ms"`)
 		if _, err := sub.NextMsg(bound); err != nil {
 			t.Fatal(err)
 		}
@@ -380,12 +399,10 @@ func TestTimerOfRestingService(t *testing.T) {
 	o := options(t)
 	o.Data, o.NATSURL = "", s.URL()
 	first := start(t, o)
-	if _, err := s.Connect().Request("timers.api.add", event("far", `"timerafter":"10s","timersvc":"rare","timercallback":"`+hook.URL+`"`), bound); err != nil {
-		t.Fatal(err)
-	}
+	addTo(t, s.Connect(), "far", `"timerafter":"10s","timersvc":"rare","timercallback":"`+hook.URL+`"`)
 	stop(t, first)
 	nc := s.Connect()
-	st, err := store.Open(t.Context(), nc, store.Config{Node: "remover"}, zerolog.Nop())
+	st, err := store.Open(t.Context(), nc, store.Config{Node: "remover", Timeout: requestBound}, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

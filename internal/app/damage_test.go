@@ -26,7 +26,7 @@ func TestStrangersReply(t *testing.T) {
 	nc := connectTo(t, a.NATSURL())
 	add := func(id, after string) schemas.TimerID {
 		t.Helper()
-		if _, err := nc.Request("timers.add", event(id, `"timerafter":"`+after+`","timersvc":"orders"`), bound); err != nil {
+		if _, err := nc.Request("timers.add", event(id, `"timerafter":"`+after+`","timersvc":"orders"`), requestBound); err != nil {
 			t.Fatal(err)
 		}
 		return schemas.NewTimerID("/test", id)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/natstest"
-	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -62,9 +61,7 @@ func TestTenantAllowance(t *testing.T) {
 		}
 		f.must("globex", "add", tenantEvent("new-"+id, event)) // has its own settings
 		f.publish("acme", tenantEvent("stream-"+id, event))
-		waittest.Until(t, "the stream's add of "+id+" is rejected", func() bool {
-			return strings.Contains(string(f.must("acme", "rejected.list", nil)), `"stream-`+id+`"`)
-		})
+		f.awaitText("acme", "rejected.list", nil, `"stream-`+id+`"`)
 	}
 	for id, event := range map[string]string{
 		"ok1": `"timersvc":"orders","timercallback":"nats:callbacks.paid"`,
@@ -81,10 +78,7 @@ func TestTenantAllowance(t *testing.T) {
 		}
 		f.must("acme", "reschedule", []byte(`{"id":"`+id+`","source":"/s","after":"0s"}`))
 		f.await("acme", named(id), "fail")
-		waittest.Until(t, "the dead letter of "+id+" has the reason", func() bool {
-			b := string(f.must("acme", "dead.list", []byte(`{"timer":"`+byID("acme", id).Timer+`"}`)))
-			return strings.Contains(b, `"not_allowed"`) && strings.Contains(b, c.setting)
-		})
+		f.awaitText("acme", "dead.list", []byte(`{"timer":"`+byID("acme", id).Timer+`"}`), `"not_allowed"`, c.setting)
 	}
 	allow(all)
 	for _, id := range []string{"service", "worker", "subject"} {

@@ -115,7 +115,7 @@ func (f *tenants) listen(user string) *listener {
 // firedConsumer returns the consumer of the fired events of a user's account.
 func (f *tenants) firedConsumer(user string) jetstream.Consumer {
 	f.t.Helper()
-	js, err := jetstream.NewWithAPIPrefix(f.as(user), schemas.JetStreamPrefix, jetstream.WithDefaultTimeout(bound))
+	js, err := jetstream.NewWithAPIPrefix(f.as(user), schemas.JetStreamPrefix, jetstream.WithDefaultTimeout(requestBound))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func testFiredAttacks(f *tenants) {
 
 	refused := func(user, subject, body string) {
 		t.Helper()
-		m, err := f.as(user).Request(subject, []byte(body), bound)
+		m, err := f.as(user).Request(subject, []byte(body), requestBound)
 		if errors.Is(err, nats.ErrNoResponders) || err == nil && strings.Contains(string(m.Data), "JetStream not enabled for account") {
 			return
 		}
@@ -409,7 +409,7 @@ func testForgedFired(f *tenants) {
 	})
 	for _, verb := range []string{"CONSUMER.INFO.", "CONSUMER.MSG.NEXT."} {
 		subject := schemas.JetStreamPrefix + "." + verb + schemas.StreamTenantFired + "." + f.mode.accounts["acme"]
-		if m, err := f.as("mallory").Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
+		if m, err := f.as("mallory").Request(subject, nil, requestBound); !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("mallory: %s: %v %v, want no responders", subject, m, err)
 		}
 	}

@@ -213,7 +213,7 @@ func (x *tenantLoad) flood(nc *nats.Conn) {
 	for n := 0; n < loadFlood && !x.stopped(); n++ {
 		when := []string{"0s", "1h"}[n%2]
 		event := tenantEvent(fmt.Sprintf("load-%d", n), `"timerafter":"`+when+`","timersvc":"orders","timercallback":"nats:callbacks.fire"`)
-		if _, err := nc.Request(schemas.SubjectAdd, event, bound); err != nil {
+		if _, err := nc.Request(schemas.SubjectAdd, event, requestBound); err != nil {
 			x.fault("globex adds: %v", err)
 			return
 		}
@@ -237,7 +237,7 @@ func (x *tenantLoad) attack(nc *nats.Conn) {
 		var verbs sync.WaitGroup // each operation waits for adds on their way, of which the flood makes many
 		for verb, more := range attackedVerbs {
 			verbs.Go(func() {
-				m, err := nc.Request(schemas.SubjectAPIPrefix+verb, []byte(`{"timer":"`+timer+`"`+more+`}`), bound)
+				m, err := nc.Request(schemas.SubjectAPIPrefix+verb, []byte(`{"timer":"`+timer+`"`+more+`}`), requestBound)
 				// A busy store may give no answer: then nobody knows whether there is such a timer.
 				switch {
 				case err != nil:

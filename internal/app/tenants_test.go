@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,19 +173,28 @@ func (f *tenants) as(user string) *nats.Conn {
 // the answer is unavailable: three servers on one busy disk may have no leader for seconds.
 func (f *tenants) ask(user, verb string, request any) (answer []byte, code string) {
 	f.t.Helper()
+	waittest.Available(f.t, user+": "+verb, func() bool {
+		var err error
+		if answer, code, err = f.askOnce(user, verb, request); err != nil {
+			f.t.Fatalf("%s: %s: %v", user, verb, err)
+		}
+		return code == string(schemas.CodeUnavailable)
+	}, func() string { return string(answer) })
+	return answer, code
+}
+
+// askOnce returns the first answer, for a wait that repeats the request itself.
+func (f *tenants) askOnce(user, verb string, request any) (answer []byte, code string, err error) {
+	f.t.Helper()
 	data, ok := request.([]byte)
 	if !ok {
 		data, _ = json.Marshal(request)
 	}
-	waittest.Available(f.t, user+": "+verb, func() bool {
-		m, err := f.as(user).Request(schemas.SubjectAPIPrefix+verb, data, bound)
-		if err != nil {
-			f.t.Fatalf("%s: %s: %v", user, verb, err)
-		}
-		answer, code = m.Data, m.Header.Get(micro.ErrorCodeHeader)
-		return code == string(schemas.CodeUnavailable)
-	}, func() string { return string(answer) })
-	return answer, code
+	m, err := f.as(user).Request(schemas.SubjectAPIPrefix+verb, data, requestBound)
+	if err != nil {
+		return nil, "", err
+	}
+	return m.Data, m.Header.Get(micro.ErrorCodeHeader), nil
 }
 
 // must is ask for a request that has to succeed.
@@ -205,7 +215,7 @@ func tenantEvent(id, more string) []byte {
 func (f *tenants) publish(user string, event []byte) {
 	f.t.Helper()
 	js := natstest.JetStream(f.t, f.as(user))
-	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	ctx, cancel := context.WithTimeout(f.t.Context(), requestBound)
 	defer cancel()
 	if ack, err := js.Publish(ctx, schemas.SubjectAdd, event); err != nil || ack.Stream != schemas.StreamAdd {
 		f.t.Fatalf("%s: %v %v", user, ack, err)
@@ -214,12 +224,17 @@ func (f *tenants) publish(user string, event []byte) {
 
 func (f *tenants) state(user string, ref schemas.TimerRef) string {
 	f.t.Helper()
-	b, code := f.ask(user, "get", ref)
+	return f.stateIn(f.ask(user, "get", ref))
+}
+
+// stateIn returns the state in an answer to a get request, or the code of its error.
+func (f *tenants) stateIn(answer []byte, code string) string {
+	f.t.Helper()
 	if code != "" {
 		return code
 	}
 	var info schemas.TimerInfo
-	if err := json.Unmarshal(b, &info); err != nil {
+	if err := json.Unmarshal(answer, &info); err != nil {
 		f.t.Fatal(err)
 	}
 	return info.State.String()
@@ -230,9 +245,26 @@ func (f *tenants) await(user string, ref schemas.TimerRef, want string) {
 	f.t.Helper()
 	got := ""
 	waittest.Until(f.t, fmt.Sprintf("%s: timer %+v is %s", user, ref, want), func() bool {
-		got = f.state(user, ref)
+		answer, code, err := f.askOnce(user, "get", ref)
+		if err != nil {
+			got = err.Error()
+			return false
+		}
+		got = f.stateIn(answer, code)
 		return got == want
 	}, func() string { return got })
+}
+
+// awaitText waits until the answer to a request has all texts.
+func (f *tenants) awaitText(user, verb string, request any, texts ...string) {
+	f.t.Helper()
+	var answer []byte
+	var code string
+	var err error
+	waittest.Until(f.t, fmt.Sprintf("%s: the answer of %s has %q", user, verb, texts), func() bool {
+		answer, code, err = f.askOnce(user, verb, request)
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(string(answer), text) })
+	}, func() string { return fmt.Sprintf("%s %s %v", answer, code, err) })
 }
 
 func named(id string) schemas.TimerRef { return schemas.TimerRef{ID: id, Source: "/s"} }
@@ -329,8 +361,8 @@ func testTenantIsolation(f *tenants) {
 	f.must("acme", "add", tenantEvent("d1", `"timerafter":"0s","timersvc":"orders","timergroup":"g","timermaxattempts":1,"timercallback":"nats:callbacks.fail"`))
 	f.await("acme", named("d1"), "fail")
 	f.publish("acme", tenantEvent("r1", `"timerafter":"soon"`))
-	waittest.Until(t, "the invalid add is rejected", func() bool { return strings.Contains(string(f.must("acme", "rejected.list", nil)), `"r1"`) })
-	waittest.Until(t, "the dead letter is listed", func() bool { return strings.Contains(string(f.must("acme", "dead.list", nil)), `"d1"`) })
+	f.awaitText("acme", "rejected.list", nil, `"r1"`)
+	f.awaitText("acme", "dead.list", nil, `"d1"`)
 
 	timers := []string{"t1", "s1", "d1"}
 	records := func() string {
@@ -394,7 +426,7 @@ func testTenantIsolation(f *tenants) {
 		"flow.reset":        {others: []other{{`{"key":"orders"}`, refused, refused}}},
 		"flow.delete":       {others: []other{{`{"key":"orders"}`, refused, refused}}},
 	}
-	m, err := f.as("admin").Request("$SRV.INFO."+schemas.APIService, nil, bound)
+	m, err := f.as("admin").Request("$SRV.INFO."+schemas.APIService, nil, requestBound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -566,8 +598,8 @@ func testTenantFlows(f *tenants) {
 		"f3": {"group:acme=flows", `"timersvc":"flows","timergroup":"flows"`},
 	} {
 		waittest.Until(t, p.key+" is paused", func() bool {
-			_, code := f.ask("admin", "flow.pause", schemas.FlowRequest{Key: p.key, Note: "repair"})
-			return code == ""
+			_, code, err := f.askOnce("admin", "flow.pause", schemas.FlowRequest{Key: p.key, Note: "repair"})
+			return err == nil && code == ""
 		})
 		for _, user := range users {
 			f.must(user, "add", tenantEvent(id, `"timerafter":"10ms","timercallback":"nats:callbacks.flow",`+p.more))
@@ -589,14 +621,14 @@ func testTenantForged(f *tenants) {
 	t := f.t
 	account := f.mode.accounts["acme"]
 	for _, hdr := range []nats.Header{nil, {"Nats-Request-Info": {`{"acc":"` + account + `"}`}}} {
-		m, err := f.as("admin").RequestMsg(&nats.Msg{Subject: "timers.t." + account + ".api.list", Header: hdr}, bound)
+		m, err := f.as("admin").RequestMsg(&nats.Msg{Subject: "timers.t." + account + ".api.list", Header: hdr}, requestBound)
 		if err != nil || m.Header.Get(micro.ErrorCodeHeader) != string(schemas.CodeBadRequest) {
 			t.Errorf("headers %v: %v %v", hdr, m, err)
 		}
 	}
 	// A tenant reaches no subject of another one.
 	for _, subject := range []string{"timers.t." + account + ".add", "timers.t." + account + ".api.list", "timers.call.acme.callbacks.shared", "$KV.clock.x", "$SRV.PING"} {
-		if m, err := f.as("globex").Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
+		if m, err := f.as("globex").Request(subject, nil, requestBound); !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("globex reaches %s: %v %v", subject, m, err)
 		}
 	}

@@ -22,7 +22,7 @@ func testTenantConsole(f *tenants) {
 	for user := range ids {
 		var text string
 		waittest.Until(f.t, "the search index has the timer of "+user, func() bool {
-			_, text = f.call(user, "GET", "/timers?service=console", "")
+			_, text = f.callOnce(user, "GET", "/timers?service=console", "")
 			return strings.Contains(text, "console-of-"+user)
 		}, func() string { return text })
 	}

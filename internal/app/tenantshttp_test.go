@@ -38,9 +38,10 @@ func (f *tenants) call(name, method, path, body string, header ...string) (statu
 	return status, answer
 }
 
+// callOnce returns the first answer, for a wait that repeats the request itself.
 func (f *tenants) callOnce(name, method, path, body string, header ...string) (status int, answer string) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	ctx, cancel := context.WithTimeout(f.t.Context(), requestBound)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+f.apps[0].HTTPAddr()+path, strings.NewReader(body))
 	if err != nil {
@@ -133,7 +134,7 @@ func testTenantHTTP(f *tenants) {
 		for _, query := range []string{"?q=17", "?id=17", "?source=/http", "?q=1*&limit=100", "?sort=due&limit=100", "?service=orders&sort=due"} {
 			var answer string
 			waittest.Until(t, victim+" finds "+query, func() bool {
-				answer = f.succeed(victim, "GET", "/v1/timers"+query, "")
+				_, answer = f.callOnce(victim, "GET", "/v1/timers"+query, "")
 				return strings.Contains(answer, id)
 			}, func() string { return answer })
 			for other, theirs := range ids {
@@ -215,9 +216,12 @@ func testTenantHTTPLists(f *tenants) {
 		f.publish(user, tenantEvent("secret-"+user, `"timerafter":"soon","data":"data-5c0e"`))
 	}
 	for user := range ids {
+		var dead, rejected string
 		waittest.Until(t, "the dead letter and the rejected add of "+user+" are listed", func() bool {
-			return strings.Contains(f.succeed(user, "GET", "/v1/dead-letters", ""), ids[user]) && strings.Contains(f.succeed(user, "GET", "/v1/rejections", ""), "secret-"+user)
-		})
+			_, dead = f.callOnce(user, "GET", "/v1/dead-letters", "")
+			_, rejected = f.callOnce(user, "GET", "/v1/rejections", "")
+			return strings.Contains(dead, ids[user]) && strings.Contains(rejected, "secret-"+user)
+		}, func() string { return dead + rejected })
 	}
 	for user, sees := range map[string]bool{"acme-payload": true, "acme": false} {
 		all := f.succeed(user, "GET", "/v1/dead-letters", "") + f.succeed(user, "GET", "/v1/rejections", "") + f.succeed(user, "GET", "/v1/timers/"+ids["acme"]+"/why", "")
@@ -379,7 +383,7 @@ func testPayload(f *tenants) {
 	id := schemas.NewTenantTimerID("acme", "/http", "p").String()
 	seen := ""
 	waittest.Until(t, "the callback succeeds", func() bool {
-		seen = f.succeed("acme-payload", "GET", "/v1/timers/"+id, "")
+		_, seen = f.callOnce("acme-payload", "GET", "/v1/timers/"+id, "")
 		return strings.Contains(seen, `"state":"success"`)
 	}, func() string { return seen })
 	if !strings.Contains(seen, "answer-8f2a") || !strings.Contains(seen, "data-5c0e") || !strings.Contains(seen, "path-77ac") {

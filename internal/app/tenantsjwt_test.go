@@ -45,7 +45,7 @@ func testForgedImports(f *tenants) {
 	t := f.t
 	f.must("acme", "add", tenantEvent("private", `"timerafter":"1h"`))
 	for _, subject := range []string{"timers.add", "timers.api.list", "callbacks.shared"} {
-		m, err := f.as("mallory").Request(subject, tenantEvent("forged", `"timerafter":"1h"`), bound)
+		m, err := f.as("mallory").Request(subject, tenantEvent("forged", `"timerafter":"1h"`), requestBound)
 		if !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("mallory: %s: %v %v, want no responders", subject, m, err)
 		}
