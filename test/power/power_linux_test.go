@@ -252,14 +252,13 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	// The model of the disk knows the calls of Go and of nats-server, not those of SQLite. The search index is no
 	// part of what must survive: a damaged one is built again.
 	argv := []string{proc.Build(t), "serve", "--config", configPath, "--data", data, "--roles", "router,scheduler,functions", "--nats-listen", listen, "--http", web, "--log-format", "json"}
-	n, err := trace(d, data, argv, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}, log)
+	n, err := trace(d, data, argv, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}, log, s.broken)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) {
 		t.Skipf("NOTHING WAS SHOWN: this system does not allow ptrace (%v); in a container, allow it", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.broken = s.broken
 	defer n.kill()
 	// On a slow machine the drawn moment may be far away. Any other moment will do.
 	late := time.AfterFunc(startBound, n.kill)

@@ -68,13 +68,14 @@ const (
 	eventSeccomp = 7
 )
 
-// trace starts a program under the tracer. The kernel kills it when this process ends.
-func trace(d *disk, root string, argv, env []string, log *os.File) (*traced, error) {
+// trace starts a program under the tracer. Fsyncs of files for which broken returns true do nothing; broken may be nil. The
+// kernel kills the program when this process ends.
+func trace(d *disk, root string, argv, env []string, log *os.File, broken func(path string) bool) (*traced, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	t := &traced{root: root, disk: d, files: map[int]*opened{}, begun: map[int]*call{}, done: make(chan struct{})}
+	t := &traced{root: root, disk: d, files: map[int]*opened{}, begun: map[int]*call{}, done: make(chan struct{}), broken: broken}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
