@@ -408,6 +408,9 @@ func (k *Core) onTail(t store.Timer) {
 		}
 		k.take(t, tick, pin)
 	case r.State == schemas.StateDelivered:
+		if r.Epoch != k.epoch {
+			k.countEarlierClaim(&t, k.entries[t.ID], false)
+		}
 		if r.Epoch != k.epoch && tick <= k.ahead.horizon && r.Schedule == nil {
 			k.takeClaimed(t, tick, pin)
 		}

@@ -226,6 +226,9 @@ func (k *Core) onReread(ev EvReread) {
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
 		k.dedup.queue = append(k.dedup.queue, e)
 	default:
+		if ev.Timer.Rev > k.tailSeen { // otherwise the tail has brought the claim
+			k.countEarlierClaim(&ev.Timer, e, true)
+		}
 		if e.isFailOf(r) {
 			// The final record of a rejected claim is stored; only its answer was lost.
 			k.failed(e, ev.Timer.Rev)

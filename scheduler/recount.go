@@ -43,11 +43,16 @@ type pendingCount struct {
 	known bool
 	// counted is true if n results from a count; see store.Clock.Counted.
 	counted bool
+	// recounted is true if n results from a count of this term.
+	recounted bool
 	// expected is the number of timers that the previous owner had counted, for comparison
 	// with the first count; -1 if unknown. At expectedUntilMs and later the comparison is
 	// void, because records of that count may have expired.
 	expected        int64
 	expectedUntilMs int64
+
+	// ahead has the claims of earlier owners that were counted before the tail brings them.
+	ahead map[schemas.TimerID]uint64
 
 	running *recount // nil for none
 	fails   int      // failed counts in a row
@@ -176,7 +181,7 @@ func (p *pendingCount) end(tailSeen uint64, nowMs int64) (newest map[uint64]coun
 	if p.expected > accounted && nowMs < p.expectedUntilMs && !c.result.Behind {
 		missing = p.expected - accounted
 	}
-	*p = pendingCount{n: n, from: tailSeen, known: true, counted: true, expected: -1, expectedUntilMs: p.expectedUntilMs, round: p.round}
+	*p = pendingCount{n: n, from: tailSeen, known: true, counted: true, recounted: true, expected: -1, expectedUntilMs: p.expectedUntilMs, ahead: p.ahead, round: p.round}
 	return newest, missing
 }
 
@@ -219,6 +224,40 @@ func (c *recount) newest() map[uint64]countChange {
 		all[key] = change
 	}
 	return all
+}
+
+// countEarlierClaim removes a timer from the number of pending timers for a claim of an earlier
+// owner that is in neither this term's count nor, because it was in flight at the take-over, in
+// the number of its owner. t is the record with the claim, which the tail has brought or, ahead of
+// the tail, a reread. e is the timer's entry; nil for none.
+//
+// A number that the previous owner has passed on takes account of that owner's claims.
+func (k *Core) countEarlierClaim(t *store.Timer, e *entry, ahead bool) {
+	p, r := &k.pending, &t.Record
+	if p.known && !p.recounted || t.Rev <= p.from || r.Schedule != nil || r.Origin != nil {
+		return
+	}
+	if p.ahead[t.ID] == t.Rev {
+		delete(p.ahead, t.ID)
+		return
+	}
+	waited := e != nil && e.rev < t.Rev && (e.wasPending || (e.phase == phaseWaiting || e.phase == phaseReady) && e.rec.State == schemas.StatePending)
+	// The timer may not be loaded yet. With moves or a history the record may be an old claim that was
+	// written again, or the claim of a replay.
+	first := !ahead && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
+	if !waited && !first {
+		return
+	}
+	if waited {
+		e.wasPending = false
+	}
+	if ahead {
+		if p.ahead == nil {
+			p.ahead = map[schemas.TimerID]uint64{}
+		}
+		p.ahead[t.ID] = t.Rev
+	}
+	p.left(t.ID, t.Rev)
 }
 
 // count ends the running count and starts another, if it is time.
