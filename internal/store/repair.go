@@ -333,8 +333,9 @@ func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64
 	}
 }
 
-// restore writes an older revision of a record again, unchanged, in place of revision rev.
-// Errors: ErrRevision, schemas.ErrUnavailable.
+// restore writes an older revision of a record again in place of revision rev. A pending timer
+// is marked as moved: otherwise the shard's owner would take it for a new timer, and count it
+// again. Errors: ErrRevision, schemas.ErrUnavailable.
 func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
 	rec, err := NewestLevel.decodeRecord(was.Data)
 	if err != nil {
@@ -345,11 +346,16 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 			return err
 		}
 	}
+	data := was.Data
+	if rec.State == schemas.StatePending && rec.Moves == 0 {
+		rec.Moves = 1
+		data = rec.AppendFormat(nil, schemas.RecordFormat(data[0]))
+	}
 	subject, _ := r.shards.timerSubject(id)
 	w := jet.WriteHeader{Header: jet.Header{}}
 	w.CAS(rev, jet.TTL(was))
 	w.RollUp()
-	_, err = r.jet.Publish(ctx, "write timer", subject, w.Header, was.Data)
+	_, err = r.jet.Publish(ctx, "write timer", subject, w.Header, data)
 	return err
 }
 

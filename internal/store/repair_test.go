@@ -122,6 +122,8 @@ func TestRepair(t *testing.T) {
 	}
 	if r, err := s.Get(t.Context(), ids[0]); err != nil || r.Record.State != schemas.StatePending || r.Record.DueMs != due {
 		t.Errorf("timer 0, from its previous revision: %+v, %v", r.Record, err)
+	} else if r.Record.Moves == 0 {
+		t.Error("timer 0, from its previous revision, is a new timer for the shard's owner, which has counted it")
 	}
 	for _, i := range []int{1, 5} {
 		if r, err := s.Get(t.Context(), ids[i]); err != nil || r.Record.State != schemas.StateSuccess || r.Record.EventID != "1" {

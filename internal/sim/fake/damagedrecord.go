@@ -58,7 +58,11 @@ func (s *Server) RepairRecord(id schemas.TimerID) error {
 	if was.expires != 0 {
 		ttl = time.Duration(was.expires - leader)
 	}
-	_, err := st.put(&message{key: was.key, rec: was.rec, level: was.level}, &damaged.seq, ttl)
+	rec := *was.rec
+	if rec.State == schemas.StatePending {
+		rec.Moves = max(rec.Moves, 1) // not a new timer
+	}
+	_, err := st.put(&message{key: was.key, rec: &rec, level: was.level}, &damaged.seq, ttl)
 	return err
 }
 
