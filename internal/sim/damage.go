@@ -44,6 +44,9 @@ func (w *world) planDamage(l *life) bool {
 		w.atTakeOver[shard] = append(w.atTakeOver[shard], now)
 	case damageNoOwner:
 		w.at(w.beforeDue(l), func() {
+			if w.now > w.healed {
+				return // the add was acknowledged after the last fault
+			}
 			w.crashOwner(w.p.geo.Shard(l.id))
 			w.after(w.between(0, w.p.lease), now)
 		})
