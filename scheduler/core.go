@@ -192,6 +192,7 @@ type Core struct {
 	completions completions
 	backlog     backlogMember
 	dedup       dedupChecks
+	damaged     damagedClaims
 	// calendars are the calendars of excluded dates; nil if they are not known. calendarsFresh is
 	// true if claims may follow them; see SetCalendars.
 	calendars      *store.CalendarSet
@@ -219,6 +220,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
+		damaged: damagedClaims{},
 		pending: newPendingCount(c, cfg.Retention.Milliseconds()),
 		dedup:   dedupChecks{afterMs: dedupCheckAfterMs},
 
@@ -396,6 +398,7 @@ func (k *Core) onTail(t store.Timer) {
 	if r.Schedule != nil {
 		k.resumeClaims(t)
 	}
+	repaired := k.repairedClaim(&t)
 	var pin uint64
 	if tick <= k.watermark {
 		pin = t.Rev
@@ -411,7 +414,7 @@ func (k *Core) onTail(t store.Timer) {
 		if r.Epoch != k.epoch {
 			k.countEarlierClaim(&t, k.entries[t.ID], false)
 		}
-		if r.Epoch != k.epoch && tick <= k.ahead.horizon && r.Schedule == nil {
+		if (r.Epoch != k.epoch || repaired) && tick <= k.ahead.horizon && r.Schedule == nil {
 			k.takeClaimed(t, tick, pin)
 		}
 		if r.Epoch == k.epoch {

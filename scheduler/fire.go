@@ -191,6 +191,9 @@ func (k *Core) onReread(ev EvReread) {
 		return
 	}
 	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrNewer) || errors.Is(ev.Err, schemas.ErrDamaged) {
+		if errors.Is(ev.Err, schemas.ErrDamaged) {
+			k.damaged.add(e)
+		}
 		k.done(e)
 		return
 	}
@@ -223,12 +226,12 @@ func (k *Core) onReread(ev EvReread) {
 		k.claimed(e)
 		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
-		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
-		k.dedup.queue = append(k.dedup.queue, e)
-	default:
 		if ev.Timer.Rev > k.tailSeen { // otherwise the tail has brought the claim
 			k.countEarlierClaim(&ev.Timer, e, true)
 		}
+		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
+		k.dedup.queue = append(k.dedup.queue, e)
+	default:
 		if e.isFailOf(r) {
 			// The final record of a rejected claim is stored; only its answer was lost.
 			k.failed(e, ev.Timer.Rev)
