@@ -296,6 +296,9 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 			if rec.State.Final() {
 				ttl = DefaultRetention
 			}
+			if err := r.index(ctx, id, rec); err != nil {
+				return err
+			}
 			_, err := r.records.Update(ctx, Write{ID: id, Rev: d.Revision, Record: rec, TTL: ttl})
 			return err
 		}
@@ -341,10 +344,8 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 	if err != nil {
 		return err
 	}
-	if rec.Queued {
-		if err := r.records.index.PutIndex(ctx, id, r.shards.geo.Tick(rec.DueMs)); err != nil {
-			return err
-		}
+	if err := r.index(ctx, id, &rec); err != nil {
+		return err
 	}
 	data := was.Data
 	if rec.State == schemas.StatePending && rec.Moves == 0 {
@@ -357,6 +358,24 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 	w.RollUp()
 	_, err = r.jet.Publish(ctx, "write timer", subject, w.Header, data)
 	return err
+}
+
+// index writes the index entry of a repaired record. That of a run whose callback has no result yet
+// is for the sweeper, which passed over the record while it was damaged: if functions have missed the
+// event, the run fires again.
+func (r *repair) index(ctx context.Context, id schemas.TimerID, rec *schemas.Record) error {
+	dueMs := rec.DueMs
+	switch {
+	case rec.Queued:
+	case rec.State == schemas.StateDelivered, rec.State == schemas.StateRetrying:
+		var err error
+		if dueMs, err = r.nodes.nowMs(ctx); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	return r.records.index.PutIndex(ctx, id, r.shards.geo.Tick(dueMs))
 }
 
 // firedRecord is a record that was rebuilt from an event.

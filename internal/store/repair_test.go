@@ -147,6 +147,42 @@ func TestRepair(t *testing.T) {
 	open(t, nc) // the layout can be read
 }
 
+// TestRepairDelivered: a run whose callback has no result has an index entry for the sweeper after
+// the repair. The entry of its due time may have expired, or the sweeper has passed it.
+func TestRepairDelivered(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	id, now := storetest.IDsOf(s.Geometry(), 0, 1)[0], storetest.NowMs(t, s)
+	delivered := storetest.Pending(now - 3_600_000)
+	delivered.State, delivered.Queued, delivered.Callback, delivered.FiredMs = schemas.StateDelivered, false, "https://example.com/", delivered.DueMs
+	if _, err := s.Update(t.Context(), store.Write{ID: id, Record: delivered}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Overwrite(t, s, "KV_timers_0", "timer."+id.String(), []byte(storetest.PubAck))
+	look, err := store.Look(nc, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer look.Close()
+	if err := look.Repair(t.Context(), true, func(f store.RepairFinding) error {
+		if f.Error != "" {
+			t.Errorf("%s %s: %s", f.Kind, f.Key, f.Error)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var ticks []int64
+	for tick := s.Geometry().Tick(now); tick <= s.Geometry().Tick(storetest.NowMs(t, s)); tick++ {
+		ticks = append(ticks, tick)
+	}
+	load, err := s.LoadTicks(t.Context(), 0, ticks, 1000, 0, 0)
+	if err != nil || len(load.Timers) != 1 || load.Timers[0].Record.State != schemas.StateDelivered {
+		t.Errorf("the ticks of the repair have the records %+v, %v; want the repaired one", load.Timers, err)
+	}
+}
+
 // TestRepairDeletedRecord: a damaged record that a KV client has deleted is not damaged any
 // more.
 func TestRepairDeletedRecord(t *testing.T) {

@@ -46,10 +46,14 @@ func (s *Server) RepairRecord(id schemas.TimerID) error {
 		return schemas.ErrNotFound
 	}
 	leader, _ := st.now()
-	if was.rec.Queued {
+	dueMs, open := was.rec.DueMs, was.rec.State == schemas.StateDelivered || was.rec.State == schemas.StateRetrying
+	if !was.rec.Queued {
+		dueMs = leader / int64(time.Millisecond) // for the sweeper
+	}
+	if was.rec.Queued || open {
 		g := s.cfg.Geometry
-		slot := g.Slot(g.Tick(was.rec.DueMs))
-		ttl := max(time.Duration(was.rec.DueMs)*time.Millisecond-time.Duration(leader), 0) + s.cfg.IndexKeep
+		slot := g.Slot(g.Tick(dueMs))
+		ttl := max(time.Duration(dueMs)*time.Millisecond-time.Duration(leader), 0) + s.cfg.IndexKeep
 		if _, err := st.put(&message{key: key{id: id, slot: slot}}, nil, ttl); err != nil {
 			return err
 		}
