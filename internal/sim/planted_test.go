@@ -86,7 +86,7 @@ var damageMutants = []mutant{
 	{"a damaged record is passed without a report", "internal/sim/fake/damagedrecord.go", "t, err := viewOf(m, c.Reads())\n\tc.note(m, err)\n\treturn", "t, err := viewOf(m, c.Reads())\n\treturn", 20, "TestDamagedRecords"},
 	{"a load stops at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\tbreak\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
 	{"a load fails at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\treturn errBehind\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
-	{"an inspection forgets the report of the owner before", "internal/sim/fake/damagedrecord.go", "if err := c.recall(ctx, shard); err != nil {\n\t\treturn in, err\n\t}\n", "", 60, "TestDamagedRecords"},
+	{"an inspection forgets the report of the owner before", "internal/sim/fake/damagedrecord.go", "was, err := c.recall(ctx, shard)\n\tif err != nil {\n\t\treturn in, err", "was, err := c.s.report(shard), error(nil)\n\tif err != nil {\n\t\treturn in, err", 60, "TestDamagedRecords"},
 	{"a damaged record is repaired with a revision before the last good one", "internal/sim/fake/damagedrecord.go", "for was != nil && was.rec == nil {\n\t\twas = was.older\n\t}\n", "for was.older != nil {\n\t\twas = was.older\n\t}\n", 300, "TestDamagedRecords"},
 }
 

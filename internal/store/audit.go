@@ -60,17 +60,13 @@ func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect 
 	}
 	slices.Sort(loss.Timers)
 	loss.Gap = a.gap
-	was, err := i.reports.read(ctx, shard)
-	if err != nil {
-		return ShardDamage{}, err
-	}
-	d := ShardDamage{Shard: shard, Records: i.dec.damaged[shard].list(), Loss: was.Loss, Known: was.Known}
-	if !in.Suspect || loss.Missing > 0 || loss.Reindexed > 0 || len(loss.Timers) > 0 {
-		d.Loss = was.Loss.and(loss)
-	}
-	d.Known = append(slices.Clone(d.Known), in.Key)
-	d.Known = d.Known[max(0, len(d.Known)-maxKnown):]
-	return d, i.reports.write(ctx, d)
+	return i.reports.change(ctx, shard, func(d *ShardDamage) {
+		*d = ShardDamage{Shard: shard, Records: i.dec.damaged[shard].list(), Loss: d.Loss, Known: append(slices.Clone(d.Known), in.Key)}
+		if !in.Suspect || loss.Missing > 0 || loss.Reindexed > 0 || len(loss.Timers) > 0 {
+			d.Loss = d.Loss.and(loss)
+		}
+		d.Known = d.Known[max(0, len(d.Known)-maxKnown):]
+	})
 }
 
 // and returns the sum of two losses. If an operator has marked l as known, it returns next.

@@ -149,6 +149,8 @@ const (
 	maxKnown = 16
 	// maxEvidence bounds the bytes of ShardLoss.Evidence when several losses are merged.
 	maxEvidence = 1000
+	// reportTries bounds the tries to change a report that other processes write at the same time.
+	reportTries = 5
 	// rechecks bounds the damaged records that one inspection reads again.
 	rechecks = 64
 )
@@ -161,18 +163,25 @@ func damageSubject(shard int) string { return fmt.Sprintf("%s%d", damagePrefix, 
 // A report that cannot be decoded counts as empty, and the shard's owner replaces it.
 type DamageReports struct{ jet *jet.Client }
 
+// storedDamage is a shard's report, and the revision at which it was read; 0 if there is none.
+type storedDamage struct {
+	ShardDamage
+	rev uint64
+}
+
 // read reads the report of a shard from the leader.
-func (r DamageReports) read(ctx context.Context, shard int) (ShardDamage, error) {
+func (r DamageReports) read(ctx context.Context, shard int) (storedDamage, error) {
+	d := storedDamage{ShardDamage: ShardDamage{Shard: shard}}
 	m, err := r.jet.Last(ctx, clockStream, damageSubject(shard))
-	if errors.Is(err, schemas.ErrNotFound) || err == nil && jet.IsMarker(m) {
-		return ShardDamage{Shard: shard}, nil
+	if errors.Is(err, schemas.ErrNotFound) {
+		return d, nil
 	}
 	if err != nil {
-		return ShardDamage{Shard: shard}, err
+		return d, err
 	}
-	var d ShardDamage
-	if json.Unmarshal(m.Data, &d) != nil {
-		d = ShardDamage{} // the next write replaces it
+	d.rev = m.Sequence
+	if !jet.IsMarker(m) && json.Unmarshal(m.Data, &d.ShardDamage) != nil {
+		d.ShardDamage = ShardDamage{} // the next write replaces it
 	}
 	d.Shard = shard
 	return d, nil
@@ -192,23 +201,41 @@ func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) e
 	if found == set.reported.Load() {
 		return nil
 	}
-	d, err := r.read(ctx, shard)
+	_, err := r.change(ctx, shard, func(d *ShardDamage) {
+		for _, rec := range d.Records {
+			set.note(rec)
+		}
+		d.Records, d.More, d.MoreNewer = set.list(), 0, 0
+	})
 	if err != nil {
-		return err
-	}
-	for _, rec := range d.Records {
-		set.note(rec)
-	}
-	d.Records, d.More, d.MoreNewer = set.list(), 0, 0
-	if err := r.write(ctx, d); err != nil {
 		return err
 	}
 	set.reported.Store(found)
 	return nil
 }
 
-// write records the damage of a shard if it has changed.
-func (r DamageReports) write(ctx context.Context, d ShardDamage) error {
+// change changes the report of a shard, and returns it. It calls f again if another process has
+// written the report in the meantime. Errors: ErrRevision if that happens reportTries times,
+// schemas.ErrUnavailable.
+func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamage)) (d ShardDamage, err error) {
+	for range reportTries {
+		was, rerr := r.read(ctx, shard)
+		if rerr != nil {
+			return ShardDamage{}, rerr
+		}
+		d = was.ShardDamage
+		f(&d)
+		if err = r.replace(ctx, was, d); !errors.Is(err, ErrRevision) {
+			break
+		}
+	}
+	return d, err
+}
+
+// replace writes the report d in place of was, if it differs. Errors: ErrRevision if another
+// process has written the report since was was read: a process that was paused must not replace the
+// report of the shard's present owner. schemas.ErrUnavailable.
+func (r DamageReports) replace(ctx context.Context, was storedDamage, d ShardDamage) error {
 	if len(d.Records) > maxNamed {
 		for _, rec := range d.Records[maxNamed:] {
 			if rec.Newer {
@@ -219,19 +246,17 @@ func (r DamageReports) write(ctx context.Context, d ShardDamage) error {
 		}
 		d.Records = d.Records[:maxNamed]
 	}
-	was, err := r.read(ctx, d.Shard)
-	if err != nil {
-		return err
-	}
 	b, err := json.Marshal(d)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	if old, err := json.Marshal(was); err != nil || string(old) == string(b) {
+	if old, err := json.Marshal(was.ShardDamage); err != nil || string(old) == string(b) {
 		return err
 	}
 	subject := damageSubject(d.Shard)
-	_, err = r.jet.Await(ctx, "write "+subject, func(done func(jet.Ack, error)) { r.jet.PublishAsync("write "+subject, subject, nil, b, done) })
+	w := jet.WriteHeader{Header: jet.Header{}}
+	w.CAS(was.rev, 0)
+	_, err = r.jet.Publish(ctx, "write "+subject, subject, w.Header, b)
 	return err
 }
 

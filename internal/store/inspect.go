@@ -81,7 +81,8 @@ type Inspector struct {
 // sequence that this owner or a previous one has read. end is the last sequence of the
 // stream when the owner took the shard, 0 if unknown. With an expectation, it also
 // compares the number of messages: pass one in the first inspection after the server may
-// have restarted. Without damage it takes a few requests. Errors: schemas.ErrUnavailable.
+// have restarted. Without damage it takes a few requests. Errors: schemas.ErrUnavailable,
+// ErrRevision if another process has changed the recorded damage in the meantime.
 func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
 	var in Inspection
 	was, err := i.reports.read(ctx, shard)
@@ -111,7 +112,7 @@ func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, ex
 		}
 	}
 	in.Damage = ShardDamage{Shard: shard, Records: d.list(), Loss: was.Loss, Known: was.Known}
-	return in, i.reports.write(ctx, in.Damage)
+	return in, i.reports.replace(ctx, was, in.Damage)
 }
 
 // Interruptions returns how often the connection to the server was lost and made again.

@@ -466,12 +466,14 @@ func (r *repair) losses(ctx context.Context) error {
 			}
 		}
 		err := r.found(RepairFinding{Kind: "loss", Shard: d.Shard, Key: damageSubject(d.Shard), Problem: problem, Repair: "mark it as known, which ends the reports", do: func(ctx context.Context) error {
-			d, err := r.reports.read(ctx, d.Shard)
-			if err != nil || d.Loss == nil {
-				return err
-			}
-			d.Loss.Noted = true
-			return r.reports.write(ctx, d)
+			_, err := r.reports.change(ctx, d.Shard, func(d *ShardDamage) {
+				if d.Loss != nil {
+					noted := *d.Loss
+					noted.Noted = true
+					d.Loss = &noted
+				}
+			})
+			return err
 		}})
 		if err != nil {
 			return err

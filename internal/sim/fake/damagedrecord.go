@@ -80,12 +80,20 @@ func (s *Server) Damaged(id schemas.TimerID) bool {
 }
 
 // Reported lists the damaged records in a shard's report.
-func (s *Server) Reported(shard int) []store.DamagedRecord {
+func (s *Server) Reported(shard int) []store.DamagedRecord { return s.report(shard).records }
+
+// damageReport has the records of a shard's report, and its revision; 0 if there is none.
+type damageReport struct {
+	records []store.DamagedRecord
+	rev     uint64
+}
+
+func (s *Server) report(shard int) damageReport {
 	m := s.clock.asOf(s.clock.last[damageKey(shard)], s.clock.seq)
 	if m == nil {
-		return nil
+		return damageReport{}
 	}
-	return m.val.(store.ShardDamage).Records
+	return damageReport{m.val.(store.ShardDamage).Records, m.seq}
 }
 
 func damageKey(shard int) key { return key{subject: "damage." + strconv.Itoa(shard)} }
@@ -122,11 +130,12 @@ func (c *Client) decode(m *message) (store.Timer, bool) {
 // damaged; see store.Store. The fake loses no messages, so it never finds signs of a loss.
 func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.Expectation) (store.Inspection, error) {
 	in := store.Inspection{Damage: store.ShardDamage{Shard: shard}}
-	if err := c.recall(ctx, shard); err != nil {
+	was, err := c.recall(ctx, shard)
+	if err != nil {
 		return in, err
 	}
 	st := c.s.shards[shard]
-	err := c.leader(ctx, StreamShard(shard), func() error {
+	err = c.leader(ctx, StreamShard(shard), func() error {
 		for id := range c.damaged[shard] {
 			if m := st.asOf(st.last[recordKey(id)], st.seq); m == nil {
 				delete(c.damaged[shard], id)
@@ -141,23 +150,25 @@ func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.E
 		return in, err
 	}
 	in.Damage.Records = c.damagedOf(shard)
-	return in, c.writeDamage(ctx, in.Damage)
+	return in, c.writeDamage(ctx, was, in.Damage)
 }
 
-// recall adds the reported damaged records of a shard to the client's memory.
-func (c *Client) recall(ctx context.Context, shard int) error {
-	var recorded []store.DamagedRecord
-	err := c.leader(ctx, StreamClock, func() error {
-		recorded = c.s.Reported(shard)
+// recall adds the reported damaged records of a shard to the client's memory, and returns the report.
+func (c *Client) recall(ctx context.Context, shard int) (was damageReport, err error) {
+	err = c.leader(ctx, StreamClock, func() error {
+		was = c.s.report(shard)
 		return nil
 	})
-	for _, r := range recorded {
+	for _, r := range was.records {
 		if id, err := schemas.ParseTimerID(r.Timer); err == nil {
 			c.note(&message{key: recordKey(id), seq: r.Revision}, schemas.Errorf(schemas.CodeDamaged, "%s", r.Reason))
 		}
 	}
-	return err
+	return was, err
 }
+
+// reportTries has the value of the constant in package store.
+const reportTries = 5
 
 // report writes the report of a shard if the client has read damaged records that are not in
 // it.
@@ -165,19 +176,25 @@ func (c *Client) report(ctx context.Context, shard int) error {
 	if !c.unreported[shard] {
 		return nil
 	}
-	if err := c.recall(ctx, shard); err != nil {
-		return err
+	for tries := 1; ; tries++ {
+		was, err := c.recall(ctx, shard)
+		if err != nil {
+			return err
+		}
+		err = c.writeDamage(ctx, was, store.ShardDamage{Shard: shard, Records: c.damagedOf(shard)})
+		if !errors.Is(err, store.ErrRevision) || tries == reportTries {
+			return err
+		}
 	}
-	return c.writeDamage(ctx, store.ShardDamage{Shard: shard, Records: c.damagedOf(shard)})
 }
 
-// writeDamage writes the report of a shard unless it is unchanged.
-func (c *Client) writeDamage(ctx context.Context, d store.ShardDamage) error {
+// writeDamage writes the report of a shard in place of was, by compare-and-set, unless it is unchanged.
+func (c *Client) writeDamage(ctx context.Context, was damageReport, d store.ShardDamage) error {
 	err := c.leader(ctx, StreamClock, func() error {
-		if slices.Equal(c.s.Reported(d.Shard), d.Records) {
+		if slices.Equal(was.records, d.Records) {
 			return nil
 		}
-		_, err := c.s.clock.put(&message{key: damageKey(d.Shard), val: d}, nil, 0)
+		_, err := c.s.clock.put(&message{key: damageKey(d.Shard), val: d}, &was.rev, 0)
 		return err
 	})
 	if err == nil && slices.Equal(d.Records, c.damagedOf(d.Shard)) {
