@@ -95,7 +95,7 @@ var seedMutants = []mutant{
 	{"the tail does not know what is being loaded", "scheduler/readahead.go", "r.horizon = max(r.horizon, last)\n", "\n", 10, ""},
 	{"load from a replica that is behind", "scheduler/readahead.go", "Seen: k.tailSeen,", "Seen: 0,", 2000, ""},
 	{"a late record does not hold the tail", "scheduler/core.go", "pin = t.Rev\n\t}\n\tswitch {", "pin = 0\n\t}\n\tswitch {", 10, ""},
-	{"claims of predecessors are not confirmed", "scheduler/core.go", "(r.Epoch != k.epoch || repaired) && tick <= k.ahead.horizon", "repaired", 60, ""},
+	{"claims of predecessors are not confirmed", "scheduler/core.go", "(r.Epoch != k.epoch || repaired) && tick <= k.ahead.horizon", "repaired", 300, ""},
 	{"lease trusted for longer than it is", "scheduler/lease.go", "t.until = start + t.duration - t.duration/leaseMargin", "t.until = start + 2*t.duration", 200, ""},
 	{"latest instead of earliest time", "internal/sim/node.go", "\tlo, _ := n.bounds()\n\treturn lo\n", "\t_, hi := n.bounds()\n\treturn hi\n", 10, ""},
 	{"an owner without a lease writes over a damaged clock", "scheduler/lease.go", "if !t.Trusted(now) {\n\t\t\treturn Lost", "if false {\n\t\t\treturn Lost", 1500, ""},
