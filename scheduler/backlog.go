@@ -2,12 +2,12 @@ package scheduler
 
 import "sync/atomic"
 
-// Backlog counts the shards of a node in which due timers wait for their claims. The shards of a node share
-// its processors. So while the due timers of one shard wait, the others write no final records: in a
+// Backlog counts the shards of a node in which due timers wait for their claims, except shards whose claims
+// are not stored. The shards of a node share its processors. So while the due timers of one shard wait, the others write no final records: in a
 // burst the events of all shards come first. The zero value is ready. Safe for concurrent use.
 type Backlog struct{ shards atomic.Int64 }
 
-// Shards returns the number of shards in which due timers wait. It is 0 when no term of the node runs.
+// Shards returns the number of shards that count. It is 0 when no term of the node runs.
 func (b *Backlog) Shards() int64 { return b.shards.Load() }
 
 // backlogStallMs is the time without a stored claim after which a shard no longer counts: its store does not
@@ -37,7 +37,7 @@ func (m *backlogMember) note(nowMs int64, due bool) {
 	m.set(due && nowMs-m.progressMs < backlogStallMs)
 }
 
-// set notes whether the core counts.
+// set adds the core to the Backlog, or removes it.
 func (m *backlogMember) set(due bool) {
 	if m.due == due {
 		return

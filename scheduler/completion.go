@@ -11,7 +11,7 @@ import (
 // so that in a burst the events are published first. For a limited time they also wait for the due
 // timers of the node's other shards (Backlog). If the process dies, the sweeper finishes the records
 // that were still queued. If another writer has changed the record, it is read, and its final record
-// is written unless there is one.
+// is written if it still has the same claim.
 
 // Bounds of the completion queue.
 const (
@@ -59,8 +59,13 @@ func (c *completions) idle() bool { return c.writing == 0 && len(c.queue) == 0 }
 func (c *completions) onFinished(nowMs int64, ev EvFinished) (reread bool) {
 	switch {
 	case isRevision(ev.Err) && ev.Finish.Fails < maxCompletionRetries:
-		c.rereading[ev.Finish.ID] = ev.Finish
-		return true
+		if _, twice := c.rereading[ev.Finish.ID]; !twice {
+			c.rereading[ev.Finish.ID] = ev.Finish
+			return true
+		}
+		// The record was claimed before this term, and a repeated add has written it again since: it was
+		// checked and queued twice.
+		c.fail(nowMs, ev.Finish)
 	case ev.Err != nil && !isRevision(ev.Err) && !errors.Is(ev.Err, schemas.ErrNotFound):
 		c.fail(nowMs, ev.Finish)
 	}
@@ -87,8 +92,8 @@ func (c *completions) onReread(nowMs int64, a ActFinish, ev EvReread) {
 	c.writing--
 	r := &ev.Timer.Record
 	switch {
-	case errors.Is(ev.Err, schemas.ErrNotFound), errors.Is(ev.Err, schemas.ErrNewer), errors.Is(ev.Err, schemas.ErrDamaged):
-	case ev.Err != nil || ev.Timer.Rev <= a.Rev: // a former leader may answer with an older revision
+	case errors.Is(ev.Err, schemas.ErrNewer), errors.Is(ev.Err, schemas.ErrDamaged):
+	case ev.Err != nil || ev.Timer.Rev <= a.Rev: // a former leader may answer with an older revision, or have none
 		c.fail(nowMs, a)
 	case r.State == schemas.StateDelivered && sameClaim(r, a.Record):
 		rec := *r

@@ -76,6 +76,32 @@ func TestFinishConflictsEnd(t *testing.T) {
 	}
 }
 
+// TestFinishedTwice: a new owner queues two final records of one timer, because a repeated add has written the claim
+// of the earlier owner again. Both lose, and one is written later. No write stays in flight.
+func TestFinishedTwice(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
+	a := one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID}))
+	b := a
+	b.Rev++
+	k.completions.writing++
+	one[ActReread](t, k.Step(now, EvFinished{Finish: a, Err: store.ErrRevision}))
+	if got := k.Step(now, EvFinished{Finish: b, Err: store.ErrRevision}); len(got) != 0 {
+		t.Fatalf("the second conflict causes %v", got)
+	}
+	claimed := *a.Record
+	claimed.State = schemas.StateDelivered
+	final := one[ActFinish](t, k.Step(now, EvReread{ID: tm.ID, Timer: store.Timer{ID: tm.ID, Rev: b.Rev + 1, Record: claimed}}))
+	if final.Rev != b.Rev+1 {
+		t.Errorf("replaces revision %d, not %d", final.Rev, b.Rev+1)
+	}
+	k.Step(now, EvFinished{Finish: final})
+	if k.inflight != 0 || !k.Idle() {
+		t.Errorf("%d writes in flight, idle: %t", k.inflight, k.Idle())
+	}
+}
+
 // TestFinishAndClaimReread: a timer was replayed while its final record was in flight, and the claim of the
 // replay loses too. Of the two reads of the record one is for the final record, the other for the claim.
 func TestFinishAndClaimReread(t *testing.T) {

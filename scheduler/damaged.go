@@ -18,6 +18,13 @@ func (d damagedClaims) add(e *entry) {
 	}
 }
 
+// counted notes that a count has ended: it does not include records that are damaged.
+func (d damagedClaims) counted() {
+	for id := range d {
+		d[id] = false
+	}
+}
+
 // repairedClaim reports whether a record that the tail has brought is a claim of this term that
 // was damaged. It forgets the damage, because the record is readable.
 func (k *Core) repairedClaim(t *store.Timer) bool {
@@ -26,11 +33,10 @@ func (k *Core) repairedClaim(t *store.Timer) bool {
 		return false
 	}
 	delete(k.damaged, t.ID)
-	if t.Record.State != schemas.StateDelivered || t.Record.Epoch != k.epoch {
-		return false
-	}
-	if wasPending {
+	r := &t.Record
+	claimed := r.State == schemas.StateDelivered && r.Epoch == k.epoch
+	if wasPending && (claimed || r.State == schemas.StateFail || r.State == schemas.StateSuccess) {
 		k.pending.left(t.ID, t.Rev)
 	}
-	return true
+	return claimed
 }

@@ -168,7 +168,7 @@ const maxStaleRereads = 10
 
 func (k *Core) onReread(ev EvReread) {
 	if a, ok := k.completions.rereading[ev.ID]; ok {
-		// If an entry rereads the same record, it gets the other result.
+		// An entry may reread the same record. Both reads are alike: the first result is for the final record.
 		delete(k.completions.rereading, ev.ID)
 		k.completions.onReread(k.now, a, ev)
 		return

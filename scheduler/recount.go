@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -176,6 +177,8 @@ func (p *pendingCount) end(tailSeen uint64, nowMs int64) (newest map[uint64]coun
 		p.fail()
 		return nil, 0
 	}
+	// The tail has passed these revisions, or they were replaced before.
+	maps.DeleteFunc(p.ahead, func(_ schemas.TimerID, rev uint64) bool { return rev <= tailSeen })
 	newest = c.newest()
 	n, accounted := c.sum(newest)
 	if p.expected > accounted && nowMs < p.expectedUntilMs && !c.result.Behind {
@@ -267,6 +270,7 @@ func (k *Core) count() {
 		k.do(ActMissing{Missing: missing})
 	}
 	if newest != nil {
+		k.damaged.counted()
 		// The count includes claims that the tail has delivered before their results.
 		for _, e := range k.entries {
 			if change, ok := newest[store.CountKey(e.id)]; ok && e.wasPending && change.rev > e.rev && !change.pending {

@@ -72,6 +72,17 @@ func (f firedStream) consumers() (names []string) {
 	return names
 }
 
+// has waits until the stream has n consumers. The server would keep a consumer that tail leaves behind for longer than the
+// wait.
+func (f firedStream) has(n int) {
+	f.t.Helper()
+	var names []string
+	waittest.Until(f.t, fmt.Sprintf("the stream to have %d consumers", n), func() bool {
+		names = f.consumers()
+		return len(names) == n
+	}, func() string { return fmt.Sprintf("it has %q", names) })
+}
+
 // tailing is a tail that runs in this process.
 type tailing struct {
 	t         *testing.T
@@ -152,9 +163,7 @@ func TestTailFromItsStart(t *testing.T) {
 				srv, f := newFiredStream(t)
 				before(f)
 				l := startTail(t, srv.URL(), args...)
-				if now := f.consumers(); len(now) != 1 {
-					t.Errorf("while tail runs: got consumers %q, want one", now)
-				}
+				f.has(1)
 				// Consumers in memory end with their server. Another server on the same store, which tail cannot
 				// reach, stores the events.
 				srv.Stop()
@@ -172,9 +181,7 @@ func TestTailFromItsStart(t *testing.T) {
 					t.Errorf("tail shows the events %q, want %q", got, want)
 				}
 				l.stop()
-				if left := f.consumers(); len(left) != 0 {
-					t.Errorf("after an interrupt: got consumers %q, want none", left)
-				}
+				f.has(0)
 			})
 		}
 	}

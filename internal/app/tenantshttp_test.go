@@ -28,17 +28,18 @@ func httpTokens() []token.Token {
 	}
 }
 
-// call sends a request to the HTTP API with a token. It repeats the request while the answer is unavailable; see ask.
+// call sends a request to the HTTP API with a token. It repeats the request while the answer is unavailable, or there is
+// none; see ask.
 func (f *tenants) call(name, method, path, body string, header ...string) (status int, answer string) {
 	f.t.Helper()
 	waittest.Available(f.t, name+": "+method+" "+path, func() bool {
 		status, answer = f.callOnce(name, method, path, body, header...)
-		return status == http.StatusServiceUnavailable
+		return status == http.StatusServiceUnavailable || status == 0
 	}, func() string { return answer })
 	return status, answer
 }
 
-// callOnce returns the first answer, for a wait that repeats the request itself.
+// callOnce returns the first answer, for a wait that repeats the request itself; status 0 and the error without an answer.
 func (f *tenants) callOnce(name, method, path, body string, header ...string) (status int, answer string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), requestBound)
@@ -54,12 +55,12 @@ func (f *tenants) callOnce(name, method, path, body string, header ...string) (s
 	}
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
-		f.t.Fatal(err)
+		return 0, err.Error()
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		f.t.Fatal(err)
+		return 0, err.Error()
 	}
 	return resp.StatusCode, string(b)
 }

@@ -32,9 +32,9 @@ const (
 	// PropOnTime: without faults, and after the last one, every timer fires within
 	// onTimeBound of its due time.
 	PropOnTime = "on time"
-	// PropConcluded: when every timer must be on time, the final record of a timer without a callback follows
-	// its event within concludeBound.
-	PropConcluded = "a fired timer concludes"
+	// PropFinished: when every timer must be on time, the final record of a timer without a callback follows
+	// its event within finalBound.
+	PropFinished = "a fired timer has its final record"
 	// PropOnce: a run has one event on timers.fired, unless the stream has dropped an earlier
 	// event of the run.
 	PropOnce = "exactly once into timers.fired"
@@ -95,10 +95,10 @@ const maxViolations = 5
 // the cluster's time, and a hand-over.
 const onTimeBound = 250 * time.Millisecond
 
-// concludeBound is the time between event and final record that PropConcluded allows: the due timers of the
+// finalBound is the time between event and final record that PropFinished allows: the due timers of the
 // node's other shards fire before, and a write is repeated once. It must be below the time for which
 // final records wait for shards that do not leave the node's backlog, six seconds here.
-const concludeBound = 3 * time.Second
+const finalBound = 3 * time.Second
 
 // settleFor is the time after the start from which on lateness counts in a cluster without
 // faults.
@@ -605,8 +605,8 @@ func (c *checker) onTime(l *life) {
 		return
 	}
 	// left reports a timer without a final record.
-	if open := time.Duration(l.finalAt - l.fired[0].real); l.final && open > concludeBound {
-		c.fail(PropConcluded, "%s fired at %s, and its final record came %s later", l, c.w.rel(l.fired[0].real), open)
+	if open := time.Duration(l.finalAt - l.fired[0].real); l.final && open > finalBound {
+		c.fail(PropFinished, "%s fired at %s, and its final record came %s later", l, c.w.rel(l.fired[0].real), open)
 	}
 }
 

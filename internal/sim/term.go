@@ -133,7 +133,7 @@ func (t *term) over() {
 	t.w.trace("%s: shard %d, epoch %d: the term is over", t.n.name, t.shard, t.epoch)
 	t.n.terms[t.shard] = nil
 	if n := t.n.backlog.Shards(); n > 0 && !slices.ContainsFunc(t.n.terms, func(t *term) bool { return t != nil }) {
-		t.w.check.fail(PropConcluded, "no term of %s is left, and final records wait for %d shards", t.n.name, n)
+		t.w.check.fail(PropFinished, "no term of %s is left, and final records wait for %d shards", t.n.name, n)
 	}
 	t.end.give()
 }

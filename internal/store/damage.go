@@ -207,15 +207,19 @@ func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) e
 		}
 		d.Records, d.More, d.MoreNewer = set.list(), 0, 0
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrRevision):
+		// A caller that writes a clock would take ErrRevision for that of the clock.
+		return schemas.Errorf(schemas.CodeUnavailable, "the damage report of shard %d changed after each of %d reads", shard, reportTries)
+	case err != nil:
 		return err
 	}
 	set.reported.Store(found)
 	return nil
 }
 
-// change changes the report of a shard, and returns it. It calls f again if another process has
-// written the report in the meantime. Errors: ErrRevision if that happens reportTries times,
+// change changes the report of a shard, and returns it. It calls f again if another writer has
+// changed the report in the meantime. Errors: ErrRevision if that happens reportTries times,
 // schemas.ErrUnavailable.
 func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamage)) (d ShardDamage, err error) {
 	for range reportTries {
@@ -233,7 +237,7 @@ func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamag
 }
 
 // replace writes the report d in place of was, if it differs. Errors: ErrRevision if another
-// process has written the report since was was read: a process that was paused must not replace the
+// writer has changed the report since was was read: a process that was paused must not replace the
 // report of the shard's present owner. schemas.ErrUnavailable.
 func (r DamageReports) replace(ctx context.Context, was storedDamage, d ShardDamage) error {
 	if len(d.Records) > maxNamed {

@@ -81,9 +81,24 @@ type Inspector struct {
 // sequence that this owner or a previous one has read. end is the last sequence of the
 // stream when the owner took the shard, 0 if unknown. With an expectation, it also
 // compares the number of messages: pass one in the first inspection after the server may
-// have restarted. Without damage it takes a few requests. Errors: schemas.ErrUnavailable,
-// ErrRevision if another process has changed the recorded damage in the meantime.
-func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
+// have restarted. Without damage it takes a few requests. Inspect begins again if another writer changes the
+// recorded damage in the meantime: another process, or the write of a clock by this one. Errors:
+// schemas.ErrUnavailable, ErrRevision after reportTries changes.
+func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (in Inspection, err error) {
+	var gone []NewerRecord
+	for range reportTries {
+		in, err = i.inspect(ctx, shard, seen, end, expect)
+		gone = append(gone, in.Gone...)
+		if !errors.Is(err, ErrRevision) {
+			break
+		}
+	}
+	in.Gone = gone
+	return in, err
+}
+
+// inspect is Inspect without repetition.
+func (i *Inspector) inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
 	var in Inspection
 	was, err := i.reports.read(ctx, shard)
 	if err != nil {

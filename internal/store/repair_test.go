@@ -180,6 +180,8 @@ func TestRepairDelivered(t *testing.T) {
 	load, err := s.LoadTicks(t.Context(), 0, ticks, 1000, 0, 0)
 	if err != nil || len(load.Timers) != 1 || load.Timers[0].Record.State != schemas.StateDelivered {
 		t.Errorf("the ticks of the repair have the records %+v, %v; want the repaired one", load.Timers, err)
+	} else if load.Timers[0].Record.Moves == 0 {
+		t.Error("the repaired record is a new claim for the shard's owner, which has counted it")
 	}
 }
 

@@ -303,6 +303,7 @@ var planted = []plant{
 	{m("a repeated add takes the final record away", "scheduler/completion.go", "r.State == schemas.StateDelivered && sameClaim(r, a.Record)", "r.State == schemas.StateDelivered && a.Rev == 0"), "./scheduler", "TestCoreScripts$/^finish_replaced$"},
 	{m("a final record ends a later claim", "scheduler/completion.go", "r.State == schemas.StateDelivered && sameClaim(r, a.Record)", "r.State == schemas.StateDelivered"), "./scheduler", "TestCoreScripts$/^finish_replaced$"},
 	{m("a former leader's answer ends the attempts of a final record", "scheduler/completion.go", "|| ev.Timer.Rev <= a.Rev:", "&& ev.Timer.Rev <= a.Rev:"), "./scheduler", "TestCoreScripts$/^finish_replaced$"},
+	{m("two final records of one timer that lose leave a write in flight", "scheduler/completion.go", "; !twice {", "; !twice || twice {"), "./scheduler", "TestFinishedTwice"},
 	{m("final records that others replace are written without end", "scheduler/completion.go", "Record: &rec, Fails: a.Fails + 1})", "Record: &rec})"), "./scheduler", "TestFinishConflictsEnd"},
 	{m("an event that was published gets a dead letter", "scheduler/fire.go", "store.Permanent(ev.Err) && e.published()", "store.Permanent(ev.Err) && e.id.IsZero()"), "./scheduler", "TestCoreScripts$/^too_large_published$"},
 	{m("an update does not record excluded times that the old recurrence has passed", "internal/recurrence/operations.go", "min(s.PassedMs, max(nowMs, reached(s)))", "max(s.PassedMs, 0)"), "./internal/recurrence", "TestScripts"},

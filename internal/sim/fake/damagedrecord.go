@@ -63,8 +63,8 @@ func (s *Server) RepairRecord(id schemas.TimerID) error {
 		ttl = time.Duration(was.expires - leader)
 	}
 	rec := *was.rec
-	if rec.State == schemas.StatePending {
-		rec.Moves = max(rec.Moves, 1) // not a new timer
+	if !rec.State.Final() {
+		rec.Moves = max(rec.Moves, 1) // neither a new timer nor a new claim
 	}
 	_, err := st.put(&message{key: was.key, rec: &rec, level: was.level}, &damaged.seq, ttl)
 	return err
