@@ -2,12 +2,13 @@ package scheduler
 
 import "sync/atomic"
 
-// Backlog counts the shards of a node in which due timers wait for their claims, except shards whose claims
-// are not stored. The shards of a node share its processors. So while the due timers of one shard wait, the others write no final records: in a
-// burst the events of all shards come first. The zero value is ready. Safe for concurrent use.
+// Backlog counts the shards of a node that have due timers to claim. A shard that has stored no claim for
+// backlogStallMs does not count. The shards share the node's processors, so while one has due timers, the
+// others write no final records: in a burst the events of all shards come first. The zero value is ready.
+// Safe for concurrent use.
 type Backlog struct{ shards atomic.Int64 }
 
-// Shards returns the number of shards that count. It is 0 when no term of the node runs.
+// Shards returns the number of shards in the Backlog. It is 0 when no term of the node runs.
 func (b *Backlog) Shards() int64 { return b.shards.Load() }
 
 // backlogStallMs is the time without a stored claim after which a shard no longer counts: its store does not
@@ -18,15 +19,16 @@ const backlogStallMs = 1000
 type backlogMember struct {
 	of  *Backlog
 	due bool // counted in of
-	// progressMs is the time since which due timers wait or, if that is later, of the last stored claim, in
-	// Unix milliseconds; 0 while none waits.
+	// progressMs is the time at which due timers began to wait, or at which the last claim was stored if that is
+	// later, in Unix milliseconds; 0 while no due timer waits.
 	progressMs int64
 }
 
 // claimed notes that a claim of the core was stored.
 func (m *backlogMember) claimed(nowMs int64) { m.progressMs = nowMs }
 
-// note counts the core while due timers of it wait, unless none has been claimed for backlogStallMs.
+// note adds the core to the Backlog while it has due timers, and removes it if no claim was stored for
+// backlogStallMs.
 func (m *backlogMember) note(nowMs int64, due bool) {
 	switch {
 	case !due:

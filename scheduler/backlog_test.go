@@ -86,8 +86,7 @@ func TestFinalRecordsWaitForTheBacklog(t *testing.T) {
 	}
 }
 
-// TestStalledShard: a shard counts in the Backlog while its claims are stored, and not when none has been stored for
-// backlogStallMs; again after the next one.
+// TestStalledShard: a shard leaves the Backlog after backlogStallMs without a stored claim, and returns with the next one.
 func TestStalledShard(t *testing.T) {
 	t.Parallel()
 	var b Backlog
@@ -124,7 +123,7 @@ func TestEndOfTerm(t *testing.T) {
 // clock is set back, and not at all while its shard is handed over.
 func TestPatienceOfFinalRecords(t *testing.T) {
 	t.Parallel()
-	// age steps to the end of the time, and to the millisecond before.
+	// age returns the actions one millisecond before patienceMs, and at patienceMs.
 	age := func(patienceMs int64) func(k *Core, now int64) (before, after []Action) {
 		return func(k *Core, now int64) (before, after []Action) {
 			before = slices.Clone(k.Step(now+patienceMs-1, EvTick{}))

@@ -10,8 +10,8 @@ import (
 // published. They wait in the completion queue until no due timer of the shard waits for its claim,
 // so that in a burst the events are published first. For a limited time they also wait for the due
 // timers of the node's other shards (Backlog). If the process dies, the sweeper finishes the records
-// that were still queued. If another writer has changed the record, it is read, and its final record
-// is written if it still has the same claim.
+// that were still queued. If another writer has changed the record, the core reads it again. It
+// writes the final record if the record still has the same claim.
 
 // Bounds of the completion queue.
 const (
@@ -23,8 +23,8 @@ const (
 	// with its events. A queued record takes about 0.6 kB.
 	maxCompletions = 32_768
 	// completionPatienceMs is the age up to which a final record waits for other shards. A burst of
-	// 100,000 timers takes half of it on two processors. If half of CoreConfig.SweepMs is less, that is the
-	// age: otherwise the sweeper would finish records that still wait.
+	// 100,000 timers takes half of it on two processors. The age is at most half of CoreConfig.SweepMs, so
+	// the sweeper does not finish records that still wait.
 	completionPatienceMs = 10_000
 	// completionPollMs is the time after which a core that waits for other shards looks again.
 	completionPollMs = 20
@@ -63,8 +63,8 @@ func (c *completions) onFinished(nowMs int64, ev EvFinished) (reread bool) {
 			c.rereading[ev.Finish.ID] = ev.Finish
 			return true
 		}
-		// The record was claimed before this term, and a repeated add has written it again since: it was
-		// checked and queued twice.
+		// Two final records of this timer were queued: while the first waited, a repeated add wrote the claim
+		// again, or the sweeper found it. Write this one later.
 		c.fail(nowMs, ev.Finish)
 	case ev.Err != nil && !isRevision(ev.Err) && !errors.Is(ev.Err, schemas.ErrNotFound):
 		c.fail(nowMs, ev.Finish)
@@ -85,9 +85,9 @@ func (c *completions) fail(nowMs int64, a ActFinish) {
 	c.failed = append(c.failed, a)
 }
 
-// onReread processes the record that was read because the write of a met another revision. Most often that
-// write was stored and its answer lost, or an operation came first; then nothing is left to do. But a
-// repeated add, for one, writes the claimed record again as it is. Its final record is then still missing.
+// onReread processes the record that was read because the write of a met another revision. Usually that
+// write was stored and its answer lost, or an operation changed the record: nothing is left to do. A
+// repeated add, however, stores the claim again unchanged, and the final record is still missing.
 func (c *completions) onReread(nowMs int64, a ActFinish, ev EvReread) {
 	c.writing--
 	r := &ev.Timer.Record

@@ -51,8 +51,8 @@ func TestFinishAgain(t *testing.T) {
 	}
 }
 
-// TestFinishConflictsEnd: a final record whose revision others change before each write is left to the sweeper after a
-// number of attempts. A shard that is handed over waits for the rereads.
+// TestFinishConflictsEnd: if other writers change the record before each write, the core stops after maxCompletionRetries
+// attempts, and the sweeper finishes the record. A shard that is handed over waits for the rereads.
 func TestFinishConflictsEnd(t *testing.T) {
 	t.Parallel()
 	k, tm, now := claiming(t)
@@ -77,7 +77,7 @@ func TestFinishConflictsEnd(t *testing.T) {
 }
 
 // TestFinishedTwice: a new owner queues two final records of one timer, because a repeated add has written the claim
-// of the earlier owner again. Both lose, and one is written later. No write stays in flight.
+// of the earlier owner again. Both writes conflict. The core rereads the record for the first and repeats the second later.
 func TestFinishedTwice(t *testing.T) {
 	t.Parallel()
 	k, tm, now := claiming(t)
@@ -100,10 +100,13 @@ func TestFinishedTwice(t *testing.T) {
 	if k.inflight != 0 || !k.Idle() {
 		t.Errorf("%d writes in flight, idle: %t", k.inflight, k.Idle())
 	}
+	if again := one[ActFinish](t, k.Step(now+completionRetryDelayMs, EvTick{})); again.Rev != b.Rev || again.Fails != b.Fails+1 {
+		t.Errorf("%+v is written after a pause, want the second final record", again)
+	}
 }
 
 // TestFinishAndClaimReread: a timer was replayed while its final record was in flight, and the claim of the
-// replay loses too. Of the two reads of the record one is for the final record, the other for the claim.
+// replay conflicts, too. Of the two reads of the record one is for the final record, the other for the claim.
 func TestFinishAndClaimReread(t *testing.T) {
 	t.Parallel()
 	k, tm, now := claiming(t)

@@ -5,10 +5,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// damagedClaims are claims of this term whose result is not known: the answer was lost, and the
-// record was damaged before the reread. If an operator repairs a record, the tail brings the claim,
-// and its event may not have been published. The value is true while the number of pending timers
-// includes the timer.
+// damagedClaims are claims of this term without a known result: the answer was lost, and the reread
+// found a damaged record. After a repair the tail brings the claim, and its event may not have been
+// published. The value is true if the number of pending timers includes the timer.
 type damagedClaims map[schemas.TimerID]bool
 
 // add notes that the reread of e has found a damaged record.
@@ -18,7 +17,8 @@ func (d damagedClaims) add(e *entry) {
 	}
 }
 
-// counted notes that a count has ended: it does not include records that are damaged.
+// counted notes that a count has ended. The number that it found does not include a record that was
+// damaged when the count read it.
 func (d damagedClaims) counted() {
 	for id := range d {
 		d[id] = false
@@ -26,7 +26,7 @@ func (d damagedClaims) counted() {
 }
 
 // repairedClaim reports whether a record that the tail has brought is a claim of this term that
-// was damaged. It forgets the damage, because the record is readable.
+// was damaged. It removes the timer from the number of pending timers, and forgets the damage.
 func (k *Core) repairedClaim(t *store.Timer) bool {
 	wasPending, ok := k.damaged[t.ID]
 	if !ok {
@@ -35,7 +35,8 @@ func (k *Core) repairedClaim(t *store.Timer) bool {
 	delete(k.damaged, t.ID)
 	r := &t.Record
 	claimed := r.State == schemas.StateDelivered && r.Epoch == k.epoch
-	if wasPending && (claimed || r.State == schemas.StateFail || r.State == schemas.StateSuccess) {
+	fired := claimed || r.State == schemas.StateRetrying || r.State == schemas.StateFail || r.State == schemas.StateSuccess
+	if wasPending && (fired || r.State == schemas.StateCancelled && r.FiredMs != 0) {
 		k.pending.left(t.ID, t.Rev)
 	}
 	return claimed

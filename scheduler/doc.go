@@ -77,8 +77,8 @@
 //     writes in flight by MaxInflight. The claims of a burst begin with few in flight; see
 //     claimwindow.go.
 //   - In a burst the events come before the final records. A final record waits while due timers of its
-//     shard wait for their claims. It waits for ten seconds at most while another shard of the node has due
-//     timers, and stores their claims. Bounds and exceptions are in completion.go and backlog.go.
+//     shard wait for their claims. It waits for ten seconds at most while another shard of the node is
+//     claiming due timers. Bounds and exceptions are in completion.go and backlog.go.
 //
 // # Failures
 //

@@ -168,7 +168,8 @@ const maxStaleRereads = 10
 
 func (k *Core) onReread(ev EvReread) {
 	if a, ok := k.completions.rereading[ev.ID]; ok {
-		// An entry may reread the same record. Both reads are alike: the first result is for the final record.
+		// An entry may read the same record at the same time. Either result serves both, so the first one goes to
+		// the final record.
 		delete(k.completions.rereading, ev.ID)
 		k.completions.onReread(k.now, a, ev)
 		return

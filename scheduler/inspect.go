@@ -105,13 +105,13 @@ func (i *inspector) inspectOnce() (wait time.Duration, ok bool) {
 	}
 	in, err := i.s.o.Store.Inspect(i.ctx, i.s.n, seen, end, expect)
 	i.failed("inspect", err)
+	for _, g := range in.Gone { // also after an error: no later inspection may name them
+		i.put(EvGone{ID: g.ID, Rev: g.Rev})
+	}
 	if err != nil {
 		return inspectSoon, true
 	}
 	i.s.end.Store(0)
-	for _, g := range in.Gone {
-		i.put(EvGone{ID: g.ID, Rev: g.Rev})
-	}
 	wait = i.s.o.InspectInterval
 	if in.LastSeq < i.written.Load().Seen {
 		// The stream ends before the position that this owner has read. If that persists, take

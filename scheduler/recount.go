@@ -52,7 +52,8 @@ type pendingCount struct {
 	expected        int64
 	expectedUntilMs int64
 
-	// ahead has the claims of earlier owners that were counted before the tail brings them.
+	// ahead has claims of earlier owners that a reread brought before the tail: their revisions by timer. n
+	// does not include these timers.
 	ahead map[schemas.TimerID]uint64
 
 	running *recount // nil for none
@@ -177,7 +178,7 @@ func (p *pendingCount) end(tailSeen uint64, nowMs int64) (newest map[uint64]coun
 		p.fail()
 		return nil, 0
 	}
-	// The tail has passed these revisions, or they were replaced before.
+	// The tail brings no revision up to tailSeen again.
 	maps.DeleteFunc(p.ahead, func(_ schemas.TimerID, rev uint64) bool { return rev <= tailSeen })
 	newest = c.newest()
 	n, accounted := c.sum(newest)
@@ -230,11 +231,11 @@ func (c *recount) newest() map[uint64]countChange {
 }
 
 // countEarlierClaim removes a timer from the number of pending timers for a claim of an earlier
-// owner that is in neither this term's count nor, because it was in flight at the take-over, in
-// the number of its owner. t is the record with the claim, which the tail has brought or, ahead of
-// the tail, a reread. e is the timer's entry; nil for none.
+// owner that was in flight at the take-over: this term's count was made before it was stored. t is the
+// record with the claim. The tail has brought it or, with ahead, a reread before the tail. e is the
+// timer's entry; nil for none.
 //
-// A number that the previous owner has passed on takes account of that owner's claims.
+// If the number comes from the previous owner, it takes account of that owner's claims already.
 func (k *Core) countEarlierClaim(t *store.Timer, e *entry, ahead bool) {
 	p, r := &k.pending, &t.Record
 	if p.known && !p.recounted || t.Rev <= p.from || r.Schedule != nil || r.Origin != nil {

@@ -131,8 +131,8 @@ type received struct {
 	err error
 }
 
-// receive passes on the messages of a consumer until ctx ends. It has a goroutine, because Next does not look at its
-// context while the library replaces the consumer, which goes on for as long as the stream is missing.
+// receive passes on the messages of a consumer until ctx ends. Next ignores its context while the library replaces the
+// consumer, and that does not end while the stream is missing. So receive calls Next in a goroutine.
 func receive(ctx context.Context, msgs jetstream.MessagesContext) <-chan received {
 	next := make(chan received)
 	go func() {
@@ -166,9 +166,9 @@ func within(d time.Duration, f func()) {
 
 // openFired creates the consumer of tail. Without --since it begins after the last message of the stream.
 //
-// The library replaces an ordered consumer after every reconnect, and when the server has lost it. Until the first event has
-// come, the new consumer has the start of the old one. So the start must be a sequence or a time: DeliverNew would mean
-// the end of the stream at that moment, and omit the events that fired before it.
+// The library replaces an ordered consumer after every reconnect, and when the server has lost it. Before the first
+// event, the new consumer uses the start of the old one. So the start must be a sequence or a time: with DeliverNew it is the
+// end of the stream at the time of the replacement, so the events in between would be omitted.
 func openFired(ctx context.Context, s session, js jetstream.JetStream, cfg jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
 	// An interrupt must not end these requests: the server may have made a consumer, and only its answer has the
 	// name, because the consumer can only be removed by its name.
@@ -186,7 +186,7 @@ func openFired(ctx context.Context, s session, js jetstream.JetStream, cfg jetst
 }
 
 // nextSequence returns the sequence of the next message of the stream. It reads this from the answer to the creation of a
-// consumer, which needs no permission beyond those for reading the events; the stream's own information would.
+// consumer, which needs only the permissions for reading the events. A request for the stream's information would need another.
 //
 // A consumer with DeliverNew begins after the stream's last message, whatever its filter, and the server reports
 // everything before its beginning as delivered (selectStartingSeqNo and infoWithSnapAndReply in nats-server 2.15.2).
@@ -203,8 +203,8 @@ func nextSequence(ctx context.Context, s session, js jetstream.JetStream, filter
 	return cons.CachedInfo().Delivered.Stream + 1, nil
 }
 
-// removeConsumer deletes a consumer, also if ctx has ended. A user may lack the permission, so an error has no effect: the
-// server removes a consumer that nobody reads from.
+// removeConsumer deletes a consumer, even if ctx has ended. It ignores errors, because the user may lack the permission, and
+// the server removes a consumer that nobody reads from anyway.
 func removeConsumer(ctx context.Context, js jetstream.JetStream, cons jetstream.Consumer) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
 	defer cancel()

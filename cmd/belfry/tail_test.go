@@ -72,8 +72,8 @@ func (f firedStream) consumers() (names []string) {
 	return names
 }
 
-// has waits until the stream has n consumers. The server would keep a consumer that tail leaves behind for longer than the
-// wait.
+// has waits until the stream has n consumers. If tail left its ordered consumer behind, the server would keep that for longer
+// than the wait.
 func (f firedStream) has(n int) {
 	f.t.Helper()
 	var names []string

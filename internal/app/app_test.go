@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
+	// bound is the time limit of a wait in a test. Even on a busy machine, no wait takes that long.
 	bound = waittest.Bound
 	// requestBound is the time limit of a request. It is shorter than bound, so that a wait which repeats a request survives a
 	// request without an answer.

@@ -28,8 +28,8 @@ func httpTokens() []token.Token {
 	}
 }
 
-// call sends a request to the HTTP API with a token. It repeats the request while the answer is unavailable, or there is
-// none; see ask.
+// call sends a request to the HTTP API with a token. It repeats the request while it gets no answer, or the
+// answer is unavailable; see ask.
 func (f *tenants) call(name, method, path, body string, header ...string) (status int, answer string) {
 	f.t.Helper()
 	waittest.Available(f.t, name+": "+method+" "+path, func() bool {
@@ -39,7 +39,8 @@ func (f *tenants) call(name, method, path, body string, header ...string) (statu
 	return status, answer
 }
 
-// callOnce returns the first answer, for a wait that repeats the request itself; status 0 and the error without an answer.
+// callOnce sends the request once. Without an answer the status is 0, and answer is the error. It is for waits, which repeat
+// the request.
 func (f *tenants) callOnce(name, method, path, body string, header ...string) (status int, answer string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), requestBound)

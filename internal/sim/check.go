@@ -95,8 +95,8 @@ const maxViolations = 5
 // the cluster's time, and a hand-over.
 const onTimeBound = 250 * time.Millisecond
 
-// finalBound is the time between event and final record that PropFinished allows: the due timers of the
-// node's other shards fire before, and a write is repeated once. It must be below the time for which
+// finalBound is the longest time from an event to its final record that PropFinished allows. In it the other
+// shards of the node fire their due timers, and one write is repeated. It must be below the time for which
 // final records wait for shards that do not leave the node's backlog, six seconds here.
 const finalBound = 3 * time.Second
 
@@ -604,7 +604,7 @@ func (c *checker) onTime(l *life) {
 	if l.callback || l.sched != nil || l.run != nil {
 		return
 	}
-	// left reports a timer without a final record.
+	// The method left reports timers without a final record.
 	if open := time.Duration(l.finalAt - l.fired[0].real); l.final && open > finalBound {
 		c.fail(PropFinished, "%s fired at %s, and its final record came %s later", l, c.w.rel(l.fired[0].real), open)
 	}

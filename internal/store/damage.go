@@ -149,7 +149,7 @@ const (
 	maxKnown = 16
 	// maxEvidence bounds the bytes of ShardLoss.Evidence when several losses are merged.
 	maxEvidence = 1000
-	// reportTries bounds the tries to change a report that other processes write at the same time.
+	// reportTries bounds the tries to change a report that other writers change at the same time.
 	reportTries = 5
 	// rechecks bounds the damaged records that one inspection reads again.
 	rechecks = 64
@@ -209,7 +209,7 @@ func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) e
 	})
 	switch {
 	case errors.Is(err, ErrRevision):
-		// A caller that writes a clock would take ErrRevision for that of the clock.
+		// A caller that writes a clock would mistake ErrRevision for a conflict of the clock.
 		return schemas.Errorf(schemas.CodeUnavailable, "the damage report of shard %d changed after each of %d reads", shard, reportTries)
 	case err != nil:
 		return err
@@ -236,9 +236,9 @@ func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamag
 	return d, err
 }
 
-// replace writes the report d in place of was, if it differs. Errors: ErrRevision if another
-// writer has changed the report since was was read: a process that was paused must not replace the
-// report of the shard's present owner. schemas.ErrUnavailable.
+// replace writes the report d in place of was, if it differs. Errors: ErrRevision if the report has
+// changed after was was read, so a paused process cannot overwrite the report of the shard's present
+// owner; schemas.ErrUnavailable.
 func (r DamageReports) replace(ctx context.Context, was storedDamage, d ShardDamage) error {
 	if len(d.Records) > maxNamed {
 		for _, rec := range d.Records[maxNamed:] {

@@ -81,9 +81,10 @@ type Inspector struct {
 // sequence that this owner or a previous one has read. end is the last sequence of the
 // stream when the owner took the shard, 0 if unknown. With an expectation, it also
 // compares the number of messages: pass one in the first inspection after the server may
-// have restarted. Without damage it takes a few requests. Inspect begins again if another writer changes the
-// recorded damage in the meantime: another process, or the write of a clock by this one. Errors:
-// schemas.ErrUnavailable, ErrRevision after reportTries changes.
+// have restarted. Without damage it takes a few requests. Inspect starts over if the recorded
+// damage changes meanwhile, by another process or by a clock write of this one. Errors:
+// schemas.ErrUnavailable, ErrRevision if that happens reportTries times. Inspection.Gone is valid
+// also with an error.
 func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (in Inspection, err error) {
 	var gone []NewerRecord
 	for range reportTries {
@@ -97,7 +98,7 @@ func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, ex
 	return in, err
 }
 
-// inspect is Inspect without repetition.
+// inspect makes one attempt of Inspect. It fails with ErrRevision if the recorded damage has changed.
 func (i *Inspector) inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
 	var in Inspection
 	was, err := i.reports.read(ctx, shard)

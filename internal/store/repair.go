@@ -338,7 +338,7 @@ func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64
 
 // restore writes an older revision of a record again in place of revision rev. A record that is not
 // final is marked as moved: otherwise the shard's owner would take it for a new timer or a new claim,
-// which change the number of pending timers. Errors: ErrRevision, schemas.ErrUnavailable.
+// and change the number of pending timers. Errors: ErrRevision, schemas.ErrUnavailable.
 func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
 	rec, err := NewestLevel.decodeRecord(was.Data)
 	if err != nil {
@@ -360,9 +360,10 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 	return err
 }
 
-// index writes the index entry of a repaired record that is not final. A record that does not wait in
-// the wheel gets an entry for the sweeper, which passed over the record while it was damaged: it writes
-// a missing final record, and fires a run again whose event functions have missed.
+// index writes the index entry of a repaired record that still has work to do. A queued record gets that
+// of its due time. A delivered or retrying record gets an entry for the sweeper, which passed over the
+// record while it was damaged. The sweeper writes a missing final record, or fires a run again if
+// functions have not received its event.
 func (r *repair) index(ctx context.Context, id schemas.TimerID, rec *schemas.Record) error {
 	dueMs := rec.DueMs
 	switch {
@@ -407,7 +408,7 @@ func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *fir
 					// Nothing shows whether the callback was made. As delivered, the record gets a result
 					// from functions or the sweeper.
 					rec.State, rec.DoneMs = schemas.StateDelivered, 0
-					rec.Moves = max(rec.Moves, 1) // it is no new claim; see restore
+					rec.Moves = max(rec.Moves, 1) // not a new claim; see restore
 					if rec.Body, err = schemas.StripFired(m.Header, m.Data); err != nil {
 						return true, nil //nolint:nilerr // as above
 					}

@@ -148,7 +148,7 @@ func TestRepair(t *testing.T) {
 }
 
 // TestRepairDelivered: a run whose callback has no result has an index entry for the sweeper after
-// the repair. The entry of its due time may have expired, or the sweeper has passed it.
+// the repair. Its old entry may have expired, or the sweeper may have passed it.
 func TestRepairDelivered(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
@@ -181,7 +181,7 @@ func TestRepairDelivered(t *testing.T) {
 	if err != nil || len(load.Timers) != 1 || load.Timers[0].Record.State != schemas.StateDelivered {
 		t.Errorf("the ticks of the repair have the records %+v, %v; want the repaired one", load.Timers, err)
 	} else if load.Timers[0].Record.Moves == 0 {
-		t.Error("the repaired record is a new claim for the shard's owner, which has counted it")
+		t.Error("the repaired record is not marked as moved: the shard's owner would count its claim twice")
 	}
 }
 
