@@ -17,8 +17,8 @@ const backlogStallMs = 1000
 
 // backlogMember is the part of one core in the Backlog of its node.
 type backlogMember struct {
-	of  *Backlog
-	due bool // counted in of
+	of      *Backlog
+	counted bool // in of
 	// progressMs is the time at which due timers began to wait, or at which the last claim was stored if that is
 	// later, in Unix milliseconds; 0 while no due timer waits.
 	progressMs int64
@@ -40,11 +40,11 @@ func (m *backlogMember) note(nowMs int64, due bool) {
 }
 
 // set adds the core to the Backlog, or removes it.
-func (m *backlogMember) set(due bool) {
-	if m.due == due {
+func (m *backlogMember) set(counted bool) {
+	if m.counted == counted {
 		return
 	}
-	if m.due = due; due {
+	if m.counted = counted; counted {
 		m.of.shards.Add(1)
 	} else {
 		m.of.shards.Add(-1)

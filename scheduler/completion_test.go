@@ -8,14 +8,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
+// finishing returns a core that writes the final record of a timer in place of revision 8.
+func finishing(t *testing.T) (*Core, ActFinish, int64) {
+	t.Helper()
+	k, tm, now := claiming(t)
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
+	return k, one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID})), now
+}
+
 // TestFinishAgain: a final record that could not be written is written again after a
 // pause, a few times. TestCoreScripts has the case that another writer has changed it.
 func TestFinishAgain(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	id := tm.ID
-	one[ActPublish](t, k.Step(now, EvClaimed{ID: id, Rev: 8}))
-	a := one[ActFinish](t, k.Step(now, EvPublished{ID: id}))
+	k, a, now := finishing(t)
+	id := a.ID
 	none := func(ev Event) {
 		t.Helper()
 		if got := finals(k.Step(now, ev)); got != nil {
@@ -55,9 +61,7 @@ func TestFinishAgain(t *testing.T) {
 // attempts, and the sweeper finishes the record. A shard that is handed over waits for the rereads.
 func TestFinishConflictsEnd(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
-	a := one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID}))
+	k, a, now := finishing(t)
 	claimed := *a.Record
 	claimed.State = schemas.StateDelivered
 	for range maxCompletionRetries {
@@ -66,7 +70,7 @@ func TestFinishConflictsEnd(t *testing.T) {
 		if k.Idle() {
 			t.Fatal("idle while the record is read")
 		}
-		a = one[ActFinish](t, k.Step(now, EvReread{ID: tm.ID, Timer: store.Timer{ID: tm.ID, Rev: rev, Record: claimed}}))
+		a = one[ActFinish](t, k.Step(now, EvReread{ID: a.ID, Timer: store.Timer{ID: a.ID, Rev: rev, Record: claimed}}))
 		if a.Rev != rev {
 			t.Fatalf("replaces revision %d, not %d", a.Rev, rev)
 		}
@@ -80,9 +84,7 @@ func TestFinishConflictsEnd(t *testing.T) {
 // of the earlier owner again. Both writes conflict. The core rereads the record for the first and repeats the second later.
 func TestFinishedTwice(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
-	a := one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID}))
+	k, a, now := finishing(t)
 	b := a
 	b.Rev++
 	k.completions.writing++
@@ -92,7 +94,7 @@ func TestFinishedTwice(t *testing.T) {
 	}
 	claimed := *a.Record
 	claimed.State = schemas.StateDelivered
-	final := one[ActFinish](t, k.Step(now, EvReread{ID: tm.ID, Timer: store.Timer{ID: tm.ID, Rev: b.Rev + 1, Record: claimed}}))
+	final := one[ActFinish](t, k.Step(now, EvReread{ID: a.ID, Timer: store.Timer{ID: a.ID, Rev: b.Rev + 1, Record: claimed}}))
 	if final.Rev != b.Rev+1 {
 		t.Errorf("replaces revision %d, not %d", final.Rev, b.Rev+1)
 	}
@@ -109,19 +111,17 @@ func TestFinishedTwice(t *testing.T) {
 // replay conflicts, too. Of the two reads of the record one is for the final record, the other for the claim.
 func TestFinishAndClaimReread(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: 8}))
-	a := one[ActFinish](t, k.Step(now, EvPublished{ID: tm.ID}))
+	k, a, now := finishing(t)
 	one[ActReread](t, k.Step(now, EvFinished{Finish: a, Err: store.ErrRevision}))
 	now++
 	again := pending("1", 9, now)
 	one[ActClaim](t, k.Step(now, EvTail{Timer: again}))
-	one[ActReread](t, k.Step(now, EvClaimed{ID: tm.ID, Err: store.ErrRevision}))
+	one[ActReread](t, k.Step(now, EvClaimed{ID: a.ID, Err: store.ErrRevision}))
 	again.Rev++
-	if got := k.Step(now, EvReread{ID: tm.ID, Timer: again}); len(got) != 0 {
+	if got := k.Step(now, EvReread{ID: a.ID, Timer: again}); len(got) != 0 {
 		t.Fatalf("the read for the final record causes %v", got)
 	}
-	if c := one[ActClaim](t, k.Step(now+minRetryDelay.Milliseconds(), EvReread{ID: tm.ID, Timer: again})); c.Rev != again.Rev {
+	if c := one[ActClaim](t, k.Step(now+minRetryDelay.Milliseconds(), EvReread{ID: a.ID, Timer: again})); c.Rev != again.Rev {
 		t.Errorf("claims revision %d, not %d", c.Rev, again.Rev)
 	}
 	if k.inflight != 1 {

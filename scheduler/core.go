@@ -412,7 +412,7 @@ func (k *Core) onTail(t store.Timer) {
 		k.take(t, tick, pin)
 	case r.State == schemas.StateDelivered:
 		if r.Epoch != k.epoch {
-			k.countEarlierClaim(&t, k.entries[t.ID], false)
+			k.countEarlierClaim(&t)
 		}
 		if (r.Epoch != k.epoch || repaired) && tick <= k.ahead.horizon && r.Schedule == nil {
 			k.takeClaimed(t, tick, pin)

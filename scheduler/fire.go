@@ -228,7 +228,7 @@ func (k *Core) onReread(ev EvReread) {
 		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
 		if ev.Timer.Rev > k.tailSeen { // otherwise the tail has brought the claim
-			k.countEarlierClaim(&ev.Timer, e, true)
+			k.countEarlierClaim(&ev.Timer)
 		}
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
 		k.dedup.queue = append(k.dedup.queue, e)

@@ -232,11 +232,10 @@ func (c *recount) newest() map[uint64]countChange {
 
 // countEarlierClaim removes a timer from the number of pending timers for a claim of an earlier
 // owner that was in flight at the take-over: this term's count was made before it was stored. t is the
-// record with the claim. The tail has brought it or, with ahead, a reread before the tail. e is the
-// timer's entry; nil for none.
+// record with the claim, which the tail has brought or, before the tail, a reread.
 //
 // If the number comes from the previous owner, it takes account of that owner's claims already.
-func (k *Core) countEarlierClaim(t *store.Timer, e *entry, ahead bool) {
+func (k *Core) countEarlierClaim(t *store.Timer) {
 	p, r := &k.pending, &t.Record
 	if p.known && !p.recounted || t.Rev <= p.from || r.Schedule != nil || r.Origin != nil {
 		return
@@ -245,6 +244,7 @@ func (k *Core) countEarlierClaim(t *store.Timer, e *entry, ahead bool) {
 		delete(p.ahead, t.ID)
 		return
 	}
+	e, ahead := k.entries[t.ID], t.Rev > k.tailSeen
 	waited := e != nil && e.rev < t.Rev && (e.wasPending || (e.phase == phaseWaiting || e.phase == phaseReady) && e.rec.State == schemas.StatePending)
 	// The timer may not be loaded yet. With moves or a history the record may be an old claim that was
 	// written again, or the claim of a replay.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -82,7 +83,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	if err != nil {
 		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
 	}
-	defer within(tidyTimeout, func() {
+	defer pause.Within(tidyTimeout, func() {
 		msgs.Stop()
 		removeConsumer(ctx, js, cons) // otherwise the server keeps it for minutes
 	})
@@ -149,19 +150,6 @@ func receive(ctx context.Context, msgs jetstream.MessagesContext) <-chan receive
 		}
 	}()
 	return next
-}
-
-// within runs f, but does not wait for its end for longer than d.
-func within(d time.Duration, f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-	case <-time.After(d):
-	}
 }
 
 // openFired creates the consumer of tail. Without --since it begins after the last message of the stream.

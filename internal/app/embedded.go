@@ -148,21 +148,6 @@ func (e *embedded) stop() {
 	}
 }
 
-// stopWithin is stop with a bound. It reports false if the instance hangs.
-func (e *embedded) stopWithin(bound time.Duration) bool {
-	done := make(chan struct{})
-	go func() { // ends with the instance, or with the process
-		defer close(done)
-		e.stop()
-	}()
-	select {
-	case <-done:
-		return true
-	case <-time.After(bound):
-		return false
-	}
-}
-
 // InProcessConn connects to the current server instance without a socket. It implements
 // nats.InProcessConnProvider, so connections reconnect to the next instance.
 func (e *embedded) InProcessConn() (net.Conn, error) {
@@ -398,7 +383,7 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 		if !pause.For(ctx, wait) {
 			return false
 		}
-		if !e.stopWithin(haltBound) {
+		if !pause.Within(haltBound, e.stop) { // the stop ends with the instance, or with the process
 			e.giveUp(ctx, "it does not stop")
 			return false
 		}

@@ -1,4 +1,4 @@
-// Package pause waits in a way that a context can end.
+// Package pause waits in a way that a context or a time limit can end.
 package pause
 
 import (
@@ -26,3 +26,20 @@ func For(ctx context.Context, d time.Duration) bool {
 // Random is For a random duration below most, which must be positive. It keeps processes apart
 // that would otherwise repeat the same at the same time.
 func Random(ctx context.Context, most time.Duration) bool { return For(ctx, rand.N(most)) }
+
+// Within runs f and waits for its end, for at most d. It returns false if f has not ended then; f goes on.
+func Within(d time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

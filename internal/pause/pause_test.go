@@ -50,3 +50,18 @@ func TestRandom(t *testing.T) {
 		}
 	})
 }
+
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		sleep := func(d time.Duration) func() { return func() { For(t.Context(), d) } }
+		if !Within(time.Hour, sleep(time.Minute)) || time.Since(begin) != time.Minute {
+			t.Errorf("the end of the function came after %s", time.Since(begin))
+		}
+		begin = time.Now()
+		if Within(time.Minute, sleep(time.Hour)) || time.Since(begin) != time.Minute {
+			t.Errorf("the time limit came after %s", time.Since(begin))
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -151,6 +152,8 @@ const (
 	maxEvidence = 1000
 	// reportTries bounds the tries to change a report that other writers change at the same time.
 	reportTries = 5
+	// reportPause bounds the random pause between two tries.
+	reportPause = 5 * time.Millisecond
 	// rechecks bounds the damaged records that one inspection reads again.
 	rechecks = 64
 )
@@ -222,17 +225,15 @@ func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) e
 // changed the report in the meantime. Errors: ErrRevision if that happens reportTries times,
 // schemas.ErrUnavailable.
 func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamage)) (d ShardDamage, err error) {
-	for range reportTries {
-		was, rerr := r.read(ctx, shard)
-		if rerr != nil {
-			return ShardDamage{}, rerr
+	err = onConflict(ctx, reportTries, reportPause, func() error {
+		was, err := r.read(ctx, shard)
+		if err != nil {
+			return err
 		}
 		d = was.ShardDamage
 		f(&d)
-		if err = r.replace(ctx, was, d); !errors.Is(err, ErrRevision) {
-			break
-		}
-	}
+		return r.replace(ctx, was, d)
+	})
 	return d, err
 }
 

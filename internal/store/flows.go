@@ -198,7 +198,7 @@ func decodeLimit(pattern string, b []byte) FlowLimit {
 	}
 }
 
-// onConflict makes a change by compare-and-set, again after a conflict with another node, which is
+// onConflict makes a change by compare-and-set, again after a conflict with another writer, which is
 // ErrRevision: at most tries times, 0 for no bound, with a random pause below most between them. It
 // returns ErrRevision after the last conflict, and if ctx ends.
 func onConflict(ctx context.Context, tries int, most time.Duration, change func() error) error {

@@ -87,13 +87,11 @@ type Inspector struct {
 // also with an error.
 func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (in Inspection, err error) {
 	var gone []NewerRecord
-	for range reportTries {
+	err = onConflict(ctx, reportTries, reportPause, func() (err error) {
 		in, err = i.inspect(ctx, shard, seen, end, expect)
 		gone = append(gone, in.Gone...)
-		if !errors.Is(err, ErrRevision) {
-			break
-		}
-	}
+		return err
+	})
 	in.Gone = gone
 	return in, err
 }
