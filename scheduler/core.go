@@ -388,6 +388,7 @@ func (k *Core) onTail(t store.Timer) {
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	r := &t.Record
 	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pending.from
+	repaired := k.repairedClaim(&t, added)
 	if r.Origin == nil {
 		// A schedule's run is never pending, and a count takes its id for the schedule's.
 		k.pending.read(t.ID, t.Rev, r.State.Waits(), added)
@@ -398,7 +399,6 @@ func (k *Core) onTail(t store.Timer) {
 	if r.Schedule != nil {
 		k.resumeClaims(t)
 	}
-	repaired := k.repairedClaim(&t)
 	var pin uint64
 	if tick <= k.watermark {
 		pin = t.Rev
@@ -499,6 +499,9 @@ func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 	}
 	if p == phaseWaiting {
 		k.wheel.Add(&e.node, t.Record.DueMs)
+		if t.Record.Moves > 0 {
+			k.repairedClaim(&t, false) // a scan or the sweeper may read a repaired record before the tail
+		}
 	}
 	if t.Record.Schedule != nil {
 		e.more()

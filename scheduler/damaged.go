@@ -17,27 +17,32 @@ func (d damagedClaims) add(e *entry) {
 	}
 }
 
-// counted notes that a count has ended. The number that it found does not include a record that was
-// damaged when the count read it.
-func (d damagedClaims) counted() {
+// counted notes that a count has ended. If it has read a record before the claim, its number includes the
+// timer. If the record was damaged by then, it does not.
+func (d damagedClaims) counted(ended *recount) {
 	for id := range d {
-		d[id] = false
+		d[id] = ended.includes(id)
 	}
 }
 
-// repairedClaim reports whether a record that the tail has brought is a claim of this term that
-// was damaged. It removes the timer from the number of pending timers, and forgets the damage.
-func (k *Core) repairedClaim(t *store.Timer) bool {
-	wasPending, ok := k.damaged[t.ID]
+// repairedClaim reports whether a readable record is a claim of this term that was damaged. It corrects
+// the number of pending timers, and forgets the damage. added is true for the record of a new timer, which
+// counts by itself.
+func (k *Core) repairedClaim(t *store.Timer, added bool) bool {
+	counted, ok := k.damaged[t.ID]
 	if !ok {
 		return false
 	}
 	delete(k.damaged, t.ID)
 	r := &t.Record
-	claimed := r.State == schemas.StateDelivered && r.Epoch == k.epoch
-	fired := claimed || r.State == schemas.StateRetrying || r.State == schemas.StateFail || r.State == schemas.StateSuccess
-	if wasPending && (fired || r.State == schemas.StateCancelled && r.FiredMs != 0) {
+	// If the timer still waits, or an operation has cancelled it, the number must include it: the next
+	// claim, or onTail for a cancel, removes it.
+	waited := r.State.Waits() && !added || r.State == schemas.StateCancelled && r.FiredMs == 0
+	switch {
+	case counted && !waited:
 		k.pending.left(t.ID, t.Rev)
+	case !counted && waited:
+		k.pending.n++
 	}
-	return claimed
+	return r.State == schemas.StateDelivered && r.Epoch == k.epoch
 }

@@ -94,6 +94,8 @@ type recount struct {
 	tooMuch bool
 	// result is the finished count. It waits until the tail has reached its Through.
 	result *EvCounted
+	// newest is the result of newestKnown; nil until the count has ended.
+	newest map[uint64]countChange
 }
 
 // countChange is the newest known revision of a record.
@@ -167,9 +169,8 @@ func (p *pendingCount) onCounted(ev EvCounted) {
 }
 
 // end applies the result of a count once the tail has brought all changes that the reading may
-// have missed. It returns the newest revisions of newest, and the number of lost records; nil
-// if no count has ended.
-func (p *pendingCount) end(tailSeen uint64, nowMs int64) (newest map[uint64]countChange, missing int64) {
+// have missed. It returns the count that has ended, nil for none, and the number of lost records.
+func (p *pendingCount) end(tailSeen uint64, nowMs int64) (ended *recount, missing int64) {
 	c := p.running
 	if c == nil || c.result == nil || tailSeen < c.result.Last {
 		return nil, 0
@@ -180,22 +181,22 @@ func (p *pendingCount) end(tailSeen uint64, nowMs int64) (newest map[uint64]coun
 	}
 	// The tail brings no revision up to tailSeen again.
 	maps.DeleteFunc(p.ahead, func(_ schemas.TimerID, rev uint64) bool { return rev <= tailSeen })
-	newest = c.newest()
-	n, accounted := c.sum(newest)
+	c.newest = c.newestKnown()
+	n, accounted := c.sum()
 	if p.expected > accounted && nowMs < p.expectedUntilMs && !c.result.Behind {
 		missing = p.expected - accounted
 	}
 	*p = pendingCount{n: n, from: tailSeen, known: true, counted: true, recounted: true, expected: -1, expectedUntilMs: p.expectedUntilMs, ahead: p.ahead, round: p.round}
-	return newest, missing
+	return c, missing
 }
 
 // sum returns the number of pending timers, and the number of timers of the previous owner's
 // count that are pending or have changed.
-func (c *recount) sum(newest map[uint64]countChange) (pending, accounted int64) {
+func (c *recount) sum() (pending, accounted int64) {
 	waiting := c.result.Waiting
 	n := int64(len(waiting))
 	accounted = n + c.result.Unread
-	for key, change := range newest {
+	for key, change := range c.newest {
 		switch _, counted := slices.BinarySearch(waiting, key); {
 		case counted, !change.read:
 			// Neither the tail nor the count has read a timer that is not read: it was added and
@@ -211,10 +212,20 @@ func (c *recount) sum(newest map[uint64]countChange) (pending, accounted int64) 
 	return n, accounted
 }
 
-// newest returns the newest known revision of each record that has changed since the count
+// includes reports whether the number of a count that has ended includes a timer.
+func (c *recount) includes(id schemas.TimerID) bool {
+	key := store.CountKey(id)
+	if change, changed := c.newest[key]; changed {
+		return change.pending
+	}
+	_, waits := slices.BinarySearch(c.result.Waiting, key)
+	return waits
+}
+
+// newestKnown returns the newest known revision of each record that has changed since the count
 // began: the tail has brought it, or the count has read it. The tail passes a revision that
 // has been replaced, so a record that has changed twice may be known to the count only.
-func (c *recount) newest() map[uint64]countChange {
+func (c *recount) newestKnown() map[uint64]countChange {
 	all := make(map[uint64]countChange, len(c.changed)+len(c.result.Late))
 	for id, change := range c.changed {
 		all[store.CountKey(id)] = change
@@ -266,15 +277,14 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 
 // count ends the running count and starts another, if it is time.
 func (k *Core) count() {
-	newest, missing := k.pending.end(k.tailSeen, k.now)
+	ended, missing := k.pending.end(k.tailSeen, k.now)
 	if missing > 0 {
 		k.do(ActMissing{Missing: missing})
 	}
-	if newest != nil {
-		k.damaged.counted()
-		// The count includes claims that the tail has delivered before their results.
+	if ended != nil {
+		k.damaged.counted(ended)
 		for _, e := range k.entries {
-			if change, ok := newest[store.CountKey(e.id)]; ok && e.wasPending && change.rev > e.rev && !change.pending {
+			if e.wasPending && k.leftBefore(ended, e) {
 				e.wasPending = false
 			}
 		}
@@ -282,4 +292,13 @@ func (k *Core) count() {
 	if a, ok := k.pending.begin(k.tailSeen); ok {
 		k.do(a)
 	}
+}
+
+// leftBefore reports whether the number of a count that has ended does not include the timer of a write in
+// flight: the count knows the claim already, or it has read a record that another client had overwritten.
+// If the entry is ahead of the tail and of the count, the tail has yet to bring the timer's add, which
+// counts it.
+func (k *Core) leftBefore(ended *recount, e *entry) bool {
+	known := max(k.tailSeen, ended.newest[store.CountKey(e.id)].rev)
+	return e.rev <= known && !ended.includes(e.id)
 }
