@@ -399,6 +399,7 @@ func (k *Core) onTail(t store.Timer) {
 	if r.Schedule != nil {
 		k.resumeClaims(t)
 	}
+	k.countEarlierClaim(&t)
 	var pin uint64
 	if tick <= k.watermark {
 		pin = t.Rev
@@ -411,9 +412,6 @@ func (k *Core) onTail(t store.Timer) {
 		}
 		k.take(t, tick, pin)
 	case r.State == schemas.StateDelivered:
-		if r.Epoch != k.epoch {
-			k.countEarlierClaim(&t)
-		}
 		if (r.Epoch != k.epoch || repaired) && tick <= k.ahead.horizon && r.Schedule == nil {
 			k.takeClaimed(t, tick, pin)
 		}

@@ -203,6 +203,9 @@ func (k *Core) onReread(ev EvReread) {
 		return
 	}
 	k.know(ev.Timer.Rev)
+	if ev.Timer.Rev > k.tailSeen { // otherwise the tail has brought the revision
+		k.countEarlierClaim(&ev.Timer)
+	}
 	r := &ev.Timer.Record
 	switch {
 	case r.Schedule != nil:
@@ -227,9 +230,6 @@ func (k *Core) onReread(ev EvReread) {
 		k.claimed(e)
 		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
-		if ev.Timer.Rev > k.tailSeen { // otherwise the tail has brought the claim
-			k.countEarlierClaim(&ev.Timer)
-		}
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
 		k.dedup.queue = append(k.dedup.queue, e)
 	default:

@@ -52,8 +52,9 @@ type pendingCount struct {
 	expected        int64
 	expectedUntilMs int64
 
-	// ahead has claims of earlier owners that a reread brought before the tail: their revisions by timer. n
-	// does not include these timers.
+	// ahead has the claims of earlier owners that a reread brought before the tail, and the final records of
+	// this term's rejected claims that the tail has yet to bring: their revisions by timer. n does not
+	// include these timers.
 	ahead map[schemas.TimerID]uint64
 
 	running *recount // nil for none
@@ -84,6 +85,18 @@ func (p *pendingCount) checkpoint(c *store.Clock, tailSeen uint64) {
 func (p *pendingCount) left(id schemas.TimerID, rev uint64) {
 	p.n--
 	p.note(id, countChange{rev: rev})
+}
+
+// leftAhead is left, also for a revision that the tail has yet to bring. It does not count again then.
+func (p *pendingCount) leftAhead(id schemas.TimerID, rev, tailSeen uint64) {
+	p.left(id, rev)
+	if rev <= tailSeen {
+		return
+	}
+	if p.ahead == nil {
+		p.ahead = map[schemas.TimerID]uint64{}
+	}
+	p.ahead[id] = rev
 }
 
 // recount is a running count.
@@ -241,38 +254,57 @@ func (c *recount) newestKnown() map[uint64]countChange {
 	return all
 }
 
-// countEarlierClaim removes a timer from the number of pending timers for a claim of an earlier
-// owner that was in flight at the take-over: this term's count was made before it was stored. t is the
-// record with the claim, which the tail has brought or, before the tail, a reread.
+// countEarlierClaim removes a timer from the number of pending timers for a write of an earlier owner that
+// was in flight at the take-over: this term's count was made before it was stored. t is a record that the
+// tail has brought or, before the tail, a reread.
 //
 // If the number comes from the previous owner, it takes account of that owner's claims already.
 func (k *Core) countEarlierClaim(t *store.Timer) {
 	p, r := &k.pending, &t.Record
-	if p.known && !p.recounted || t.Rev <= p.from || r.Schedule != nil || r.Origin != nil {
+	if !k.endsWait(r) {
 		return
 	}
 	if p.ahead[t.ID] == t.Rev {
 		delete(p.ahead, t.ID)
 		return
 	}
+	if p.known && !p.recounted || t.Rev <= p.from {
+		return
+	}
 	e, ahead := k.entries[t.ID], t.Rev > k.tailSeen
-	waited := e != nil && e.rev < t.Rev && (e.wasPending || (e.phase == phaseWaiting || e.phase == phaseReady) && e.rec.State == schemas.StatePending)
+	waited := e != nil && e.rev < t.Rev && e.waits()
 	// The timer may not be loaded yet. With moves or a history the record may be an old claim that was
 	// written again, or the claim of a replay.
-	first := !ahead && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
+	first := !ahead && r.State == schemas.StateDelivered && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
 	if !waited && !first {
 		return
 	}
 	if waited {
 		e.wasPending = false
 	}
-	if ahead {
-		if p.ahead == nil {
-			p.ahead = map[schemas.TimerID]uint64{}
-		}
-		p.ahead[t.ID] = t.Rev
+	p.leftAhead(t.ID, t.Rev, k.tailSeen)
+}
+
+// endsWait reports whether a record may contain the write of an earlier owner that ended a timer's wait: a
+// claim, which for a schedule is the last one, or the final record of a rejected claim. The latter has no
+// epoch, so it may also be this term's.
+func (k *Core) endsWait(r *schemas.Record) bool {
+	switch {
+	case r.Origin != nil:
+		return false
+	case r.State == schemas.StateDelivered:
+		return r.Epoch != k.epoch
+	case r.State == schemas.StateCompleted:
+		// An operation has no epoch. A schedule whose last run has fired was delivered before.
+		return r.Epoch != k.epoch && r.Epoch != 0 && r.FiredMs == 0
 	}
-	p.left(t.ID, t.Rev)
+	return r.State == schemas.StateFail && r.Epoch == 0
+}
+
+// waits reports whether the entry's revision waits. The claim of a one-shot timer is in e.rec at once, that
+// of a schedule is not.
+func (e *entry) waits() bool {
+	return e.wasPending || e.rec.State == schemas.StatePending && (e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil)
 }
 
 // count ends the running count and starts another, if it is time.

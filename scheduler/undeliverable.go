@@ -157,7 +157,7 @@ func (e *entry) isFailOf(r *schemas.Record) bool {
 func (k *Core) failed(e *entry, rev uint64) {
 	if e.wasPending {
 		e.wasPending = false
-		k.pending.left(e.id, rev)
+		k.pending.leftAhead(e.id, rev, k.tailSeen)
 	}
 }
 
