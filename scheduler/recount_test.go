@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -193,4 +194,41 @@ func TestCountKnowsLaterRevisions(t *testing.T) {
 	if n, known := k.Pending(); !known || n != 0 {
 		t.Errorf("%d timers are pending (%t), want 0: the count has read that the timer was cancelled", n, known)
 	}
+}
+
+// TestCountForgetsClaimsBehindTheTail: a count that ends forgets the claims of an earlier owner that a reread
+// brought first and that the tail has passed. It keeps the claims that the tail has yet to bring, which do not
+// count again.
+func TestCountForgetsClaimsBehindTheTail(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
+	k.Step(now, EvTick{})
+	a, b := pending("a", 10, now+10), pending("b", 11, now+10)
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true, Timers: []store.Timer{a, b}}})
+	waiting := []uint64{store.CountKey(a.ID), store.CountKey(b.ID)}
+	slices.Sort(waiting)
+	k.Step(now, EvCounted{Waiting: waiting, Last: 20})
+	again := one[ActCount](t, k.Step(now, EvRecount{}))
+	k.Step(now+10, EvTick{})
+	claimedBefore := func(tm store.Timer, rev uint64) store.Timer {
+		tm.Rev, tm.Record.State, tm.Record.Queued, tm.Record.Epoch = rev, schemas.StateDelivered, false, 1
+		return tm
+	}
+	for _, tm := range []store.Timer{claimedBefore(a, 21), claimedBefore(b, 25)} {
+		k.Step(now+10, EvClaimed{ID: tm.ID, Err: store.ErrRevision})
+		k.Step(now+10, EvReread{ID: tm.ID, Timer: tm})
+	}
+	// The count has read b before its claim. The tail passes revision 21, which has been replaced.
+	k.Step(now+10, EvCounted{Round: again.Round, Waiting: []uint64{store.CountKey(b.ID)}, Late: map[uint64]store.LateRecord{store.CountKey(a.ID): {Rev: 21}}, Last: 21})
+	k.Step(now+10, EvTail{Timer: pending("c", 22, now+3_600_000)})
+	want := func(n int64, ahead map[schemas.TimerID]uint64, after string) {
+		t.Helper()
+		if got, known := k.Pending(); !known || got != n || !maps.Equal(k.pending.ahead, ahead) {
+			t.Errorf("%s: %d are pending (%t), claims before the tail %v; want %d, %v", after, got, known, k.pending.ahead, n, ahead)
+		}
+	}
+	want(1, map[schemas.TimerID]uint64{b.ID: 25}, "counted")
+	k.Step(now+10, EvTail{Timer: claimedBefore(b, 25)})
+	want(1, nil, "the tail has brought the claim")
 }

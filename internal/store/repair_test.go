@@ -185,6 +185,39 @@ func TestRepairDelivered(t *testing.T) {
 	}
 }
 
+// TestRepairFromEvent: a record with a callback that is rebuilt from its event is delivered, and marked as
+// moved: it is neither a new timer nor a new claim.
+func TestRepairFromEvent(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	id, now := storetest.IDsOf(s.Geometry(), 0, 2)[1], storetest.NowMs(t, s) // the first id is zero: that of no schedule
+	at := schemas.FormatTime(now)
+	body := fmt.Appendf(nil, `{"specversion":"1.0","id":"1","source":"/test","type":"t","timersvc":"orders","timercallback":"https://example.com/","timerat":%q,"timerscheduled":%q,"timerfired":%q,"timerrun":1,"timerattempt":1}`, at, at, at)
+	claim := schemas.Claim{Timer: id, Revision: 1, Run: 1, MaxAttempt: 3, AddedMs: now - 1000, FiredMs: now, Epoch: 1}
+	hdr := nats.Header{schemas.HeaderClaim: []string{claim.String()}}
+	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("orders"), Header: hdr, Data: body, MsgID: id.MsgID(1)}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Overwrite(t, s, "KV_timers_0", "timer."+id.String(), []byte(storetest.PubAck))
+	look, err := store.Look(nc, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer look.Close()
+	if err := look.Repair(t.Context(), true, func(f store.RepairFinding) error {
+		if f.Error != "" {
+			t.Errorf("%s %s: %s", f.Kind, f.Key, f.Error)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Get(t.Context(), id); err != nil || r.Record.State != schemas.StateDelivered || r.Record.Moves == 0 {
+		t.Errorf("the record is %+v, %v; want a delivered one with moves", r.Record, err)
+	}
+}
+
 // TestRepairDeletedRecord: a damaged record that a KV client has deleted is not damaged any
 // more.
 func TestRepairDeletedRecord(t *testing.T) {

@@ -128,7 +128,16 @@ func (c *Client) decode(m *message) (store.Timer, bool) {
 
 // Inspect reads the known damaged records again and reports the records that are still
 // damaged; see store.Store. The fake loses no messages, so it never finds signs of a loss.
-func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.Expectation) (store.Inspection, error) {
+func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.Expectation) (in store.Inspection, err error) {
+	err = onConflict(func() (err error) {
+		in, err = c.inspect(ctx, shard)
+		return err
+	})
+	return in, err
+}
+
+// inspect makes one attempt of Inspect. It fails with store.ErrRevision if the report has changed.
+func (c *Client) inspect(ctx context.Context, shard int) (store.Inspection, error) {
 	in := store.Inspection{Damage: store.ShardDamage{Shard: shard}}
 	was, err := c.recall(ctx, shard)
 	if err != nil {
@@ -170,22 +179,32 @@ func (c *Client) recall(ctx context.Context, shard int) (was damageReport, err e
 // reportTries has the value of the constant in package store.
 const reportTries = 5
 
+// onConflict repeats a change of a report while it meets another change, reportTries times.
+func onConflict(change func() error) error {
+	for try := 1; ; try++ {
+		if err := change(); !errors.Is(err, store.ErrRevision) || try == reportTries {
+			return err
+		}
+	}
+}
+
 // report writes the report of a shard if the client has read damaged records that are not in
-// it.
+// it. Errors: schemas.ErrUnavailable, also if the report changes again and again.
 func (c *Client) report(ctx context.Context, shard int) error {
 	if !c.unreported[shard] {
 		return nil
 	}
-	for tries := 1; ; tries++ {
+	err := onConflict(func() error {
 		was, err := c.recall(ctx, shard)
 		if err != nil {
 			return err
 		}
-		err = c.writeDamage(ctx, was, store.ShardDamage{Shard: shard, Records: c.damagedOf(shard)})
-		if !errors.Is(err, store.ErrRevision) || tries == reportTries {
-			return err
-		}
+		return c.writeDamage(ctx, was, store.ShardDamage{Shard: shard, Records: c.damagedOf(shard)})
+	})
+	if errors.Is(err, store.ErrRevision) {
+		return schemas.Errorf(schemas.CodeUnavailable, "the damage report of shard %d changed after each of %d reads", shard, reportTries)
 	}
+	return err
 }
 
 // writeDamage writes the report of a shard in place of was, by compare-and-set, unless it is unchanged.
