@@ -2,8 +2,8 @@ package scheduler
 
 import "sync/atomic"
 
-// Backlog counts the shards of a node that have due timers to claim. A shard that has stored no claim for
-// backlogStallMs does not count. The shards share the node's processors, so while one has due timers, the
+// Backlog counts the shards of a node that have due timers to claim. A shard does not count while its due timers
+// have waited for backlogStallMs without a stored claim. The shards share the node's processors, so while one has due timers, the
 // others write no final records: in a burst the events of all shards come first. The zero value is ready.
 // Safe for concurrent use.
 type Backlog struct{ shards atomic.Int64 }
@@ -18,7 +18,7 @@ const backlogStallMs = 1000
 // backlogMember is the part of one core in the Backlog of its node.
 type backlogMember struct {
 	of      *Backlog
-	counted bool // in of
+	counted bool // of includes this core
 	// progressMs is the time at which due timers began to wait, or at which the last claim was stored if that is
 	// later, in Unix milliseconds; 0 while no due timer waits.
 	progressMs int64
@@ -27,8 +27,8 @@ type backlogMember struct {
 // claimed notes that a claim of the core was stored.
 func (m *backlogMember) claimed(nowMs int64) { m.progressMs = nowMs }
 
-// note adds the core to the Backlog while it has due timers, and removes it if no claim was stored for
-// backlogStallMs.
+// note adds the core to the Backlog while it has due timers, and removes it when they have waited for
+// backlogStallMs without a stored claim.
 func (m *backlogMember) note(nowMs int64, due bool) {
 	switch {
 	case !due:

@@ -105,7 +105,7 @@ func (i *inspector) inspectOnce() (wait time.Duration, ok bool) {
 	}
 	in, err := i.s.o.Store.Inspect(i.ctx, i.s.n, seen, end, expect)
 	i.failed("inspect", err)
-	for _, g := range in.Gone { // also after an error: no later inspection may name them
+	for _, g := range in.Gone { // also after an error: the next inspection may not find them again
 		i.put(EvGone{ID: g.ID, Rev: g.Rev})
 	}
 	if err != nil {

@@ -126,7 +126,7 @@ func (l *tailing) events() (ids []string) {
 	return ids
 }
 
-// stop interrupts tail, which must end within a time.
+// stop interrupts tail. It fails the test if tail does not end within the given time, without an error.
 func (l *tailing) stop(within time.Duration) {
 	l.t.Helper()
 	l.interrupt()

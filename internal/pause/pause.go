@@ -27,7 +27,8 @@ func For(ctx context.Context, d time.Duration) bool {
 // that would otherwise repeat the same at the same time.
 func Random(ctx context.Context, most time.Duration) bool { return For(ctx, rand.N(most)) }
 
-// Within runs f and waits for its end, for at most d. It returns false if f has not ended then; f goes on.
+// Within runs f in a goroutine, and waits until f returns, for at most d. It returns false if f still runs; f
+// is not stopped.
 func Within(d time.Duration, f func()) bool {
 	done := make(chan struct{})
 	go func() {

@@ -101,7 +101,7 @@ func (c *checker) acknowledged(d *delivery) {
 	if err != nil || r.Run != d.claim.Run || r.Hash != d.claim.Hash || r.Deferrals() != d.claim.Deferred {
 		return
 	}
-	// After a later claim, the event of that claim makes the next attempt, and this one may be acknowledged.
+	// After a later claim, the event of that claim makes the next attempt, so this event may be acknowledged.
 	claimedAgain := r.FiredMs != d.claim.FiredMs || r.Epoch != d.claim.Epoch
 	if r.State == schemas.StateDelivered && r.Attempt == d.claim.Attempt || r.State == schemas.StateRetrying && !r.Queued && !claimedAgain {
 		c.fail(PropCalled, "%s: the event of attempt %d is acknowledged; it is %s after %d attempts", d.l, d.claim.Attempt+1, r.State, r.Attempt)

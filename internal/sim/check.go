@@ -95,7 +95,7 @@ const maxViolations = 5
 // the cluster's time, and a hand-over.
 const onTimeBound = 250 * time.Millisecond
 
-// finalBound is the longest time from an event to its final record that PropFinished allows. In it the other
+// finalBound is the longest time from an event to its final record that PropFinished allows. In that time the other
 // shards of the node fire their due timers, and one write is repeated. It must be below the time for which
 // final records wait for shards that do not leave the node's backlog, six seconds here.
 const finalBound = 3 * time.Second

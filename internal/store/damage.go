@@ -213,7 +213,7 @@ func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) e
 	switch {
 	case errors.Is(err, ErrRevision):
 		// A caller that writes a clock would mistake ErrRevision for a conflict of the clock.
-		return schemas.Errorf(schemas.CodeUnavailable, "the damage report of shard %d changed after each of %d reads", shard, reportTries)
+		return schemas.Errorf(schemas.CodeUnavailable, "the damage report of shard %d: other writers changed it between its reads and writes", shard)
 	case err != nil:
 		return err
 	}
@@ -222,8 +222,8 @@ func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) e
 }
 
 // change changes the report of a shard, and returns it. It calls f again if another writer has
-// changed the report in the meantime. Errors: ErrRevision if that happens reportTries times,
-// schemas.ErrUnavailable.
+// changed the report in the meantime. Errors: ErrRevision if that happens reportTries times, or if
+// ctx ends between two tries; schemas.ErrUnavailable.
 func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamage)) (d ShardDamage, err error) {
 	err = onConflict(ctx, reportTries, reportPause, func() error {
 		was, err := r.read(ctx, shard)
@@ -237,9 +237,9 @@ func (r DamageReports) change(ctx context.Context, shard int, f func(*ShardDamag
 	return d, err
 }
 
-// replace writes the report d in place of was, if it differs. Errors: ErrRevision if the report has
-// changed after was was read, so a paused process cannot overwrite the report of the shard's present
-// owner; schemas.ErrUnavailable.
+// replace writes the report d in place of was, if it differs. It fails with ErrRevision if the report is
+// no longer was, so a paused process cannot overwrite the report of the shard's present owner. Other
+// errors: schemas.ErrUnavailable.
 func (r DamageReports) replace(ctx context.Context, was storedDamage, d ShardDamage) error {
 	if len(d.Records) > maxNamed {
 		for _, rec := range d.Records[maxNamed:] {

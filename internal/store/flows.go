@@ -198,9 +198,9 @@ func decodeLimit(pattern string, b []byte) FlowLimit {
 	}
 }
 
-// onConflict makes a change by compare-and-set, again after a conflict with another writer, which is
-// ErrRevision: at most tries times, 0 for no bound, with a random pause below most between them. It
-// returns ErrRevision after the last conflict, and if ctx ends.
+// onConflict calls change, and calls it again after ErrRevision, a conflict with another writer: at most
+// tries times (0: no bound), with a random pause below most in between. It returns the last error of change.
+// If ctx ends during a pause, that is ErrRevision.
 func onConflict(ctx context.Context, tries int, most time.Duration, change func() error) error {
 	for try := 1; ; try++ {
 		if err := change(); !errors.Is(err, ErrRevision) || try == tries || !pause.Random(ctx, most) {

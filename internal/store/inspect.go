@@ -83,8 +83,8 @@ type Inspector struct {
 // compares the number of messages: pass one in the first inspection after the server may
 // have restarted. Without damage it takes a few requests. Inspect starts over if the recorded
 // damage changes meanwhile, by another process or by a clock write of this one. Errors:
-// schemas.ErrUnavailable, ErrRevision if that happens reportTries times. Inspection.Gone is valid
-// also with an error.
+// schemas.ErrUnavailable; ErrRevision if that happens reportTries times; the cause of ctx.
+// Inspection.Gone is valid also with an error.
 func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (in Inspection, err error) {
 	var gone []NewerRecord
 	err = onConflict(ctx, reportTries, reportPause, func() (err error) {
@@ -93,6 +93,9 @@ func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, ex
 		return err
 	})
 	in.Gone = gone
+	if errors.Is(err, ErrRevision) && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	return in, err
 }
 
@@ -154,7 +157,8 @@ func (i *Inspector) recheck(ctx context.Context, shard int) (gone []NewerRecord,
 		m, err := i.jet.Last(ctx, i.shards.subjects[shard].stream, i.shards.subjects[shard].timer+r.Timer)
 		switch {
 		case errors.Is(err, schemas.ErrNotFound):
-			good(r, 1<<64-1)
+			// Only the revisions up to this one are known to be gone: a later one may have come after the request.
+			good(r, r.Revision)
 		case err != nil:
 			return gone, err
 		default:

@@ -360,8 +360,8 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 	return err
 }
 
-// index writes the index entry of a repaired record that still has work to do. A queued record gets that
-// of its due time. A delivered or retrying record gets an entry for the sweeper, which passed over the
+// index writes the index entry of a repaired record that still has work to do. A queued record gets the
+// entry of its due time. A delivered or retrying record gets an entry for the sweeper, which passed over the
 // record while it was damaged. The sweeper writes a missing final record, or fires a run again if
 // functions have not received its event.
 func (r *repair) index(ctx context.Context, id schemas.TimerID, rec *schemas.Record) error {

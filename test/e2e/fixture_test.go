@@ -172,8 +172,8 @@ func request(verb string, req any) *nats.Msg {
 }
 
 // call sends a request to the API and decodes the answer into v. It repeats the request while the answer is unavailable. Do
-// not use it in the condition of a wait, which repeats the request anyway: if both fail, a wait inside a wait takes Bound for
-// each try. Use callOnce there.
+// not use it in the condition of a wait, which repeats the request anyway: the wait in call may then fail the test later than
+// the outer one should have, by up to Bound. Use callOnce there.
 func (c *client) call(verb string, req, v any) error {
 	c.t.Helper()
 	return c.callMsg(request(verb, req), v)
