@@ -7,21 +7,27 @@ import (
 
 // damagedClaims are claims of this term without a known result: the answer was lost, and the reread
 // found a damaged record. After a repair the tail brings the claim, and its event may not have been
-// published. The value is true if the number of pending timers includes the timer.
-type damagedClaims map[schemas.TimerID]bool
+// published.
+type damagedClaims map[schemas.TimerID]damagedClaim
+
+type damagedClaim struct {
+	rev     uint64 // the revision that the claim was to replace: a repaired record has a later one
+	counted bool   // the number of pending timers includes the timer
+}
 
 // add notes that the reread of e has found a damaged record.
 func (d damagedClaims) add(e *entry) {
 	if e.rec.Schedule == nil {
-		d[e.id] = e.wasPending
+		d[e.id] = damagedClaim{e.rev, e.wasPending}
 	}
 }
 
 // counted notes that a count has ended. If it has read a record before the claim, its number includes the
 // timer. If the record was damaged by then, it does not.
 func (d damagedClaims) counted(ended *recount) {
-	for id := range d {
-		d[id] = ended.includes(id)
+	for id, c := range d {
+		c.counted = ended.includes(id)
+		d[id] = c
 	}
 }
 
@@ -29,8 +35,8 @@ func (d damagedClaims) counted(ended *recount) {
 // the number of pending timers, and forgets the damage. added is true for the record of a new timer, which
 // counts by itself.
 func (k *Core) repairedClaim(t *store.Timer, added bool) bool {
-	counted, ok := k.damaged[t.ID]
-	if !ok {
+	c, ok := k.damaged[t.ID]
+	if !ok || t.Rev <= c.rev {
 		return false
 	}
 	delete(k.damaged, t.ID)
@@ -39,9 +45,9 @@ func (k *Core) repairedClaim(t *store.Timer, added bool) bool {
 	// claim, or onTail for a cancel, removes it.
 	waited := r.State.Waits() && !added || r.State == schemas.StateCancelled && r.FiredMs == 0
 	switch {
-	case counted && !waited:
+	case c.counted && !waited:
 		k.pending.left(t.ID, t.Rev)
-	case !counted && waited:
+	case !c.counted && waited:
 		k.pending.n++
 	}
 	return r.State == schemas.StateDelivered && r.Epoch == k.epoch

@@ -116,3 +116,45 @@ func TestClockWaitsForReport(t *testing.T) {
 		t.Errorf("after the changes: %v", err)
 	}
 }
+
+// TestInspectKeepsLaterRevisions: a timer is gone when an inspection reads it, and is added again in that moment. The
+// inspection takes only the revision that it knew for gone.
+func TestInspectKeepsLaterRevisions(t *testing.T) {
+	t.Parallel()
+	id := schemas.NewTimerID("/test", "again")
+	i := &interceptor{command: id.String()}
+	s := openOneShard(t, natstest.Run(t).Connect(nats.SetCustomDialer(i)), Config{})
+	set := &s.Inspector.dec.damaged[0]
+	set.note(DamagedRecord{Timer: id.String(), Revision: 1, Newer: true})
+	requests := 0
+	i.before = func() {
+		requests++
+		set.note(DamagedRecord{Timer: id.String(), Revision: 9, Newer: true})
+	}
+	in, err := s.Inspect(t.Context(), 0, 0, 0, nil)
+	if err != nil || requests == 0 {
+		t.Fatalf("%v after %d requests", err, requests)
+	}
+	if want := []NewerRecord{{ID: id, Rev: 1}}; !slices.Equal(in.Gone, want) {
+		t.Errorf("gone are %+v, want %+v", in.Gone, want)
+	}
+	if left := set.list(); len(left) != 1 || left[0].Revision != 9 {
+		t.Errorf("known are %+v, want revision 9", left)
+	}
+}
+
+// TestAuditKeepsReport: an audit keeps the damaged records that another process has reported.
+func TestAuditKeepsReport(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := openOneShard(t, srv.Connect(), Config{})
+	if _, err := openNode(t, srv.Connect(), Config{Node: "n2"}).DamageReports.change(t.Context(), 0, func(d *ShardDamage) {
+		d.Records = []DamagedRecord{{Timer: "a", Revision: 1}}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Inspector.Audit(t.Context(), 0, Inspection{Key: "k", Suspect: true}, Expectation{Pending: -1}, 0, func(Timer) error { return nil })
+	if err != nil || len(d.Records) != 1 || d.Records[0].Timer != "a" {
+		t.Errorf("the report has %+v, %v; want record a", d.Records, err)
+	}
+}
