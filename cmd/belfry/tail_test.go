@@ -234,3 +234,32 @@ func TestTailInterruptedWithoutStream(t *testing.T) {
 	}
 	l.stop(20 * tidyTimeout)
 }
+
+// TestTailRemovesFirstConsumer: tail removes the consumer with which it finds its start at once.
+func TestTailRemovesFirstConsumer(t *testing.T) {
+	t.Parallel()
+	srv, f := newFiredStream(t)
+	requests, err := f.js.Conn().SubscribeSync("$JS.API.CONSUMER.*." + schemas.StreamFired + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.js.Conn().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	// next returns what the next request does, and the name of its consumer.
+	next := func() (verb, name string) {
+		t.Helper()
+		m, err := requests.NextMsg(waittest.Bound)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens := strings.Split(m.Subject, ".")
+		return tokens[3], tokens[5]
+	}
+	l := startTail(t, srv.URL(), "orders")
+	_, first := next()
+	if verb, name := next(); verb != "DELETE" || name != first {
+		t.Errorf("tail sends %s %s after it has created consumer %s, want DELETE", verb, name, first)
+	}
+	l.stop(waittest.Bound)
+}

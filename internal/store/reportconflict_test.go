@@ -148,12 +148,12 @@ func TestAuditKeepsReport(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	s := openOneShard(t, srv.Connect(), Config{})
-	if _, err := openNode(t, srv.Connect(), Config{Node: "n2"}).DamageReports.change(t.Context(), 0, func(d *ShardDamage) {
+	if _, err := openNode(t, srv.Connect(), Config{Node: "n2"}).change(t.Context(), 0, func(d *ShardDamage) {
 		d.Records = []DamagedRecord{{Timer: "a", Revision: 1}}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	d, err := s.Inspector.Audit(t.Context(), 0, Inspection{Key: "k", Suspect: true}, Expectation{Pending: -1}, 0, func(Timer) error { return nil })
+	d, err := s.Audit(t.Context(), 0, Inspection{Key: "k", Suspect: true}, Expectation{Pending: -1}, 0, func(Timer) error { return nil })
 	if err != nil || len(d.Records) != 1 || d.Records[0].Timer != "a" {
 		t.Errorf("the report has %+v, %v; want record a", d.Records, err)
 	}

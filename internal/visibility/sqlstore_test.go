@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -152,6 +153,7 @@ func compareEntries(q *Query, a, b *Entry) int {
 // TestStoreEqualsScan: after random changes, in random order, every query answers what a look at
 // all entries finds, page by page, and the counts are theirs.
 func TestStoreEqualsScan(t *testing.T) {
+	testsize.NotRace(t, "one goroutine reads and writes")
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 1))
 	s := openTest(t, t.TempDir())
@@ -415,6 +417,7 @@ func TestShortPages(t *testing.T) {
 
 // TestPlans: every statement of every search reads an index in its order: no scan, and no sorting but of few entries.
 func TestPlans(t *testing.T) {
+	testsize.NotRace(t, "one goroutine reads and writes")
 	t.Parallel()
 	s := openTest(t, t.TempDir())
 	r := rand.New(rand.NewPCG(1, 2))

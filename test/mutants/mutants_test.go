@@ -57,6 +57,7 @@ var planted = []plant{
 	{m("a repaired record is a new timer", "internal/store/repair.go", "rec.Moves = 1", "rec.Moves = 0"), "./internal/store", "TestRepair$"},
 	{m("a repaired run is hidden from the sweeper", "internal/store/repair.go", "case rec.State == schemas.StateDelivered, rec.State == schemas.StateRetrying:", "case false:"), "./internal/store", "TestRepairDelivered"},
 	{m("the event of a damaged claim is lost after its repair", "scheduler/core.go", "repaired := k.repairedClaim(&t, added)", "repaired := k.repairedClaim(&t, added) && false"), "./scheduler", "TestCoreScripts"},
+	{m("tail leaves the consumer with which it finds its start", "cmd/belfry/tail.go", "	removeConsumer(ctx, js, cons) // otherwise the server keeps it for some 5 s", "	// the server keeps it for some 5 s"), "./cmd/belfry", "TestTailRemovesFirstConsumer"},
 	{m("an older revision counts as the repair of a damaged claim", "scheduler/damaged.go", "t.Rev <= c.rev", "t.Rev <= 0"), "./scheduler", "TestCoreScripts$/^repaired_claim_tail_behind$"},
 	{m("an inspection takes a revision that came after its request for gone", "internal/store/inspect.go", "good(r, r.Revision)", "good(r, 1<<64-1)"), "./internal/store", "TestInspectKeepsLaterRevisions"},
 	{m("an audit forgets what another owner reported", "internal/store/audit.go", "i.dec.damaged[shard].note(r)", "_ = r"), "./internal/store", "TestAuditKeepsReport"},
