@@ -390,7 +390,7 @@ func (k *Core) onTail(t store.Timer) {
 	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pending.from
 	repaired := k.repairedClaim(&t, added)
 	if r.Origin == nil {
-		// A schedule's run is never pending, and a count takes its id for the schedule's.
+		// A schedule's run is never pending, so it is not part of the number.
 		k.pending.read(t.ID, t.Rev, r.State.Waits(), added)
 	}
 	if added {

@@ -15,9 +15,10 @@ type damagedClaim struct {
 	counted bool   // the number of pending timers includes the timer
 }
 
-// add notes that the reread of e has found a damaged record.
+// add notes that the reread of e has found a damaged record. It ignores schedules, also those of which no
+// revision is known because their record is read after a run has ended (onConcluded).
 func (d damagedClaims) add(e *entry) {
-	if e.rec.Schedule == nil {
+	if e.rec.Schedule == nil && (e.rev != 0 || e.rec.Origin != nil) {
 		d[e.id] = damagedClaim{e.rev, e.wasPending}
 	}
 }

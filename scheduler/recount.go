@@ -52,9 +52,9 @@ type pendingCount struct {
 	expected        int64
 	expectedUntilMs int64
 
-	// ahead has the claims of earlier owners that a reread brought before the tail, and the final records of
-	// this term's rejected claims that the tail has yet to bring: their revisions by timer. n does not
-	// include these timers.
+	// ahead has revisions that ended a timer's wait and that the tail has yet to bring, by timer: claims and
+	// final records of earlier owners, which a reread brought first, and final records of this term's rejected
+	// claims. n does not include these timers.
 	ahead map[schemas.TimerID]uint64
 
 	running *recount // nil for none
@@ -87,7 +87,8 @@ func (p *pendingCount) left(id schemas.TimerID, rev uint64) {
 	p.note(id, countChange{rev: rev})
 }
 
-// leftAhead is left, also for a revision that the tail has yet to bring. It does not count again then.
+// leftAhead is like left. If the tail has yet to bring the revision, leftAhead remembers it, so that
+// countEarlierClaim does not remove the timer again.
 func (p *pendingCount) leftAhead(id schemas.TimerID, rev, tailSeen uint64) {
 	p.left(id, rev)
 	if rev <= tailSeen {
@@ -105,7 +106,7 @@ type recount struct {
 	changed map[schemas.TimerID]countChange
 	// tooMuch is true if too many records changed, so the count must start again.
 	tooMuch bool
-	// result is the finished count. It waits until the tail has reached its Through.
+	// result is the finished count. It waits until the tail has reached its Last.
 	result *EvCounted
 	// newest is the result of newestKnown; nil until the count has ended.
 	newest map[uint64]countChange
@@ -261,11 +262,13 @@ func (c *recount) newestKnown() map[uint64]countChange {
 // If the number comes from the previous owner, it takes account of that owner's claims already.
 func (k *Core) countEarlierClaim(t *store.Timer) {
 	p, r := &k.pending, &t.Record
-	if !k.endsWait(r) {
-		return
+	if rev, left := p.ahead[t.ID]; left && t.Rev >= rev {
+		if t.Rev <= k.tailSeen {
+			delete(p.ahead, t.ID) // the tail brings rev, or has passed it
+		}
+		return // n does not include the timer
 	}
-	if p.ahead[t.ID] == t.Rev {
-		delete(p.ahead, t.ID)
+	if !k.endsWait(r) {
 		return
 	}
 	if p.known && !p.recounted || t.Rev <= p.from {
@@ -281,13 +284,16 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	}
 	if waited {
 		e.wasPending = false
+		if r.Schedule != nil {
+			e.more().left = true
+		}
 	}
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
 }
 
 // endsWait reports whether a record may contain the write of an earlier owner that ended a timer's wait: a
-// claim, which for a schedule is the last one, or the final record of a rejected claim. The latter has no
-// epoch, so it may also be this term's.
+// claim, which for a schedule is the last one, or the final record of a rejected claim. That of a schedule has
+// no epoch, so it may also be this term's.
 func (k *Core) endsWait(r *schemas.Record) bool {
 	switch {
 	case r.Origin != nil:
@@ -298,13 +304,14 @@ func (k *Core) endsWait(r *schemas.Record) bool {
 		// An operation has no epoch. A schedule whose last run has fired was delivered before.
 		return r.Epoch != k.epoch && r.Epoch != 0 && r.FiredMs == 0
 	}
-	return r.State == schemas.StateFail && r.Epoch == 0
+	return r.State == schemas.StateFail && r.Epoch != k.epoch
 }
 
 // waits reports whether the entry's revision waits. The claim of a one-shot timer is in e.rec at once, that
 // of a schedule is not.
 func (e *entry) waits() bool {
-	return e.wasPending || e.rec.State == schemas.StatePending && (e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil)
+	unclaimed := e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil && !e.more().left
+	return e.wasPending || e.rec.State == schemas.StatePending && unclaimed
 }
 
 // count ends the running count and starts another, if it is time.

@@ -61,6 +61,9 @@ type recurring struct {
 	looked, open bool
 	// waits is true if the schedule has waited for its calendars since its last plan.
 	waits bool
+	// left is true if the number of pending timers no longer includes the schedule, because the last claim of
+	// an earlier owner was stored after the count.
+	left bool
 	// result is the result of a run whose deadline has passed; nil until the leader has
 	// answered. asked is the run of the ActLook in flight, 0 for the last run.
 	result *recurrence.Result

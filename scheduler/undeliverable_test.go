@@ -152,3 +152,31 @@ func TestNotRefusedForGood(t *testing.T) {
 		one[ActPublish](t, k.Step(now+maxRetryDelay.Milliseconds(), EvTick{}))
 	}
 }
+
+// TestRefusedClaimIsForgotten: after the tail has brought the final record of a refused claim, the number of pending timers
+// needs no memory for it.
+func TestRefusedClaimIsForgotten(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+	k.Step(now, EvFailed{ID: tm.ID, Rev: tm.Rev + 1})
+	if len(k.pending.ahead) != 1 {
+		t.Fatalf("before the tail brings it: %d revisions", len(k.pending.ahead))
+	}
+	k.Step(now, EvTail{Timer: store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}})
+	if n, _ := k.Pending(); len(k.pending.ahead) != 0 || n != 0 {
+		t.Errorf("%d revisions, %d timers wait", len(k.pending.ahead), n)
+	}
+}
+
+// TestDamagedScheduleIsNoClaim: a schedule that is read because its run has ended, and is damaged, is not taken for a
+// damaged claim: the number of pending timers includes it.
+func TestDamagedScheduleIsNoClaim(t *testing.T) {
+	t.Parallel()
+	d := damagedClaims{}
+	d.add(&entry{id: schemas.TimerID{1}})
+	if len(d) != 0 {
+		t.Errorf("claims: %v", d)
+	}
+}

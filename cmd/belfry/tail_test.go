@@ -235,7 +235,7 @@ func TestTailInterruptedWithoutStream(t *testing.T) {
 	l.stop(20 * tidyTimeout)
 }
 
-// TestTailRemovesFirstConsumer: tail removes the consumer with which it finds its start at once.
+// TestTailRemovesFirstConsumer: tail creates a consumer to find its start, and removes it at once.
 func TestTailRemovesFirstConsumer(t *testing.T) {
 	t.Parallel()
 	srv, f := newFiredStream(t)
@@ -246,7 +246,7 @@ func TestTailRemovesFirstConsumer(t *testing.T) {
 	if err := f.js.Conn().Flush(); err != nil {
 		t.Fatal(err)
 	}
-	// next returns what the next request does, and the name of its consumer.
+	// next returns the verb of the next request, and the name of its consumer.
 	next := func() (verb, name string) {
 		t.Helper()
 		m, err := requests.NextMsg(waittest.Bound)

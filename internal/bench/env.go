@@ -227,8 +227,8 @@ func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
 }
 
 // waitStored waits until at most most acknowledged adds are not timers that can fire, and returns that
-// time. It asks every tick, and again after an error, such as the answer of a server whose disk stands still. It fails if
-// their number does not fall for storePatience.
+// time. It asks every tick, and every againPause after an error, for example while a slow disk keeps the server from
+// answering. It fails if the number does not fall for storePatience.
 func (e *Env) waitStored(ctx context.Context, most uint64, tick time.Duration, p *progress) (time.Time, error) {
 	least, fell := uint64(math.MaxUint64), time.Now()
 	for {

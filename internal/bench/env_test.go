@@ -35,7 +35,7 @@ func TestWaitStoredRepeats(t *testing.T) {
 	select {
 	case err := <-returned:
 		t.Fatalf("it ended while the server was stopped: %v", err)
-	case <-time.After(500 * time.Millisecond): // ten requests
+	case <-time.After(500 * time.Millisecond): // several requests
 	}
 	server.Start()
 	select {

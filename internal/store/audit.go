@@ -61,7 +61,9 @@ func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect 
 	slices.Sort(loss.Timers)
 	loss.Gap = a.gap
 	return i.reports.change(ctx, shard, func(d *ShardDamage) {
-		for _, r := range d.Records { // another owner may have added some
+		// Keep what another owner has added. A record that was repaired meanwhile may be among them: the next
+		// inspections remove it.
+		for _, r := range d.Records {
 			i.dec.damaged[shard].note(r)
 		}
 		*d = ShardDamage{Shard: shard, Records: i.dec.damaged[shard].list(), Loss: d.Loss, Known: append(slices.Clone(d.Known), in.Key)}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -17,7 +18,7 @@ import (
 // interceptor is a dialer. Its connections call before ahead of each write that contains command.
 type interceptor struct {
 	command string
-	before  func()
+	before  atomic.Pointer[func()]
 }
 
 // Dial implements nats.CustomDialer.
@@ -32,8 +33,8 @@ type intercepted struct {
 }
 
 func (c *intercepted) Write(b []byte) (int, error) {
-	if c.before != nil && bytes.Contains(b, []byte(c.command)) {
-		c.before()
+	if before := c.before.Load(); before != nil && bytes.Contains(b, []byte(c.command)) {
+		(*before)()
 	}
 	return c.Conn.Write(b)
 }
@@ -47,7 +48,7 @@ func reportConflicts(t *testing.T, command string, n int) (s *Store, requests *i
 	s = openOneShard(t, srv.Connect(nats.SetCustomDialer(i)), Config{})
 	other := openNode(t, srv.Connect(), Config{Node: "n2"}).DamageReports
 	requests = new(int)
-	i.before = func() {
+	before := func() {
 		if *requests++; *requests > n {
 			return
 		}
@@ -57,6 +58,7 @@ func reportConflicts(t *testing.T, command string, n int) (s *Store, requests *i
 			t.Error(err)
 		}
 	}
+	i.before.Store(&before)
 	return s, requests
 }
 
@@ -127,10 +129,11 @@ func TestInspectKeepsLaterRevisions(t *testing.T) {
 	set := &s.Inspector.dec.damaged[0]
 	set.note(DamagedRecord{Timer: id.String(), Revision: 1, Newer: true})
 	requests := 0
-	i.before = func() {
+	before := func() {
 		requests++
 		set.note(DamagedRecord{Timer: id.String(), Revision: 9, Newer: true})
 	}
+	i.before.Store(&before)
 	in, err := s.Inspect(t.Context(), 0, 0, 0, nil)
 	if err != nil || requests == 0 {
 		t.Fatalf("%v after %d requests", err, requests)
