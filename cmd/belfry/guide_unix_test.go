@@ -87,8 +87,7 @@ func TestReadme(t *testing.T) {
 			if len(lines) != 2 || !strings.HasPrefix(lines[1], "go test ./... ") {
 				t.Errorf("%s:%d: want serve, and the command that runs this test", block.File, block.Line)
 			}
-			serveCommand = strings.TrimPrefix(lines[0], "go run ./cmd/")
-			n = serveLine(t, dir, serveCommand, env...)
+			serveLine(t, dir, strings.TrimPrefix(lines[0], "go run ./cmd/"), env...).kill()
 		case strings.HasPrefix(first, "go build "):
 			lines := commandLines(text)
 			if lines[0] != "go build -o belfry ./cmd/belfry" {
@@ -97,8 +96,17 @@ func TestReadme(t *testing.T) {
 			if err := os.Symlink(binary, filepath.Join(dir, "belfry")); err != nil {
 				t.Fatal(err)
 			}
-			tail = n.background(t, dir, lines[1])
+			serveCommand = lines[1]
+			n = serveLine(t, dir, serveCommand, env...)
+		case strings.HasPrefix(first, "./belfry tail "):
+			tail = n.background(t, dir, text)
 			tail.logged(t, "FIRED")
+		case strings.HasPrefix(first, "FIRED") && strings.Contains(text, "order-20"): // late
+			want := strings.Fields(strings.Split(text, "\n")[1])
+			line := tail.logged(t, want[4])
+			if f := strings.Fields(line); len(f) < len(want) || !strings.HasPrefix(f[1], "+") {
+				t.Errorf("tail shows %q, want a line like %q", line, want)
+			}
 		case strings.HasPrefix(first, "FIRED"):
 			waittest.Until(t, "tail shows the event", func() bool {
 				return slices.Equal(firstWords(tail.log.String()), firstWords(text))
@@ -106,17 +114,11 @@ func TestReadme(t *testing.T) {
 		case strings.HasPrefix(first, "nats req "):
 			testRequest(t, n, block, text)
 		case strings.Contains(first, "order-20"): // the server is killed before the timer is due
-			commands, shown := block.Commands()
-			if r := n.shell(t, dir, commands[0]); r.code != exitOK {
-				t.Fatalf("%s: %v", commands[0], r)
+			if r := n.shell(t, dir, text); r.code != exitOK {
+				t.Fatalf("%s: %v", text, r)
 			}
 			n.kill()
 			n = serveLine(t, dir, serveCommand, env...)
-			want := strings.Fields(strings.Split(shown[0], "\n")[1])
-			line := tail.logged(t, want[4])
-			if f := strings.Fields(line); len(f) < len(want) || !strings.HasPrefix(f[1], "+") {
-				t.Errorf("tail shows %q, want a line like %q", line, want)
-			}
 		case first == "$ ./belfry doctor": // it looks at the server of the settings
 			commands, shown := block.Commands()
 			(&node{}).shows(t, dir, commands[0], shown[0], env...)
