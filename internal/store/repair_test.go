@@ -147,19 +147,9 @@ func TestRepair(t *testing.T) {
 	open(t, nc) // the layout can be read
 }
 
-// TestRepairDelivered: a run whose callback has no result has an index entry for the sweeper after
-// the repair. Its old entry may have expired, or the sweeper may have passed it.
-func TestRepairDelivered(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Run(t).Connect()
-	s := open(t, nc)
-	id, now := storetest.IDsOf(s.Geometry(), 0, 1)[0], storetest.NowMs(t, s)
-	delivered := storetest.Pending(now - 3_600_000)
-	delivered.State, delivered.Queued, delivered.Callback, delivered.FiredMs = schemas.StateDelivered, false, "https://example.com/", delivered.DueMs
-	if _, err := s.Update(t.Context(), store.Write{ID: id, Record: delivered}); err != nil {
-		t.Fatal(err)
-	}
-	storetest.Overwrite(t, s, "KV_timers_0", "timer."+id.String(), []byte(storetest.PubAck))
+// repairAll repairs a store. The test fails if a finding cannot be repaired.
+func repairAll(t *testing.T, nc *nats.Conn) {
+	t.Helper()
 	look, err := store.Look(nc, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +163,22 @@ func TestRepairDelivered(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestRepairDelivered: a run whose callback has no result has an index entry for the sweeper after
+// the repair. Its old entry may have expired, or the sweeper may have passed it.
+func TestRepairDelivered(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	id, now := storetest.IDsOf(s.Geometry(), 0, 1)[0], storetest.NowMs(t, s)
+	delivered := storetest.Pending(now - 3_600_000)
+	delivered.State, delivered.Queued, delivered.Callback, delivered.FiredMs = schemas.StateDelivered, false, "https://example.com/", delivered.DueMs
+	if _, err := s.Update(t.Context(), store.Write{ID: id, Record: delivered}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Overwrite(t, s, "KV_timers_0", "timer."+id.String(), []byte(storetest.PubAck))
+	repairAll(t, nc)
 	var ticks []int64
 	for tick := s.Geometry().Tick(now); tick <= s.Geometry().Tick(storetest.NowMs(t, s)); tick++ {
 		ticks = append(ticks, tick)
@@ -200,19 +206,7 @@ func TestRepairFromEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	storetest.Overwrite(t, s, "KV_timers_0", "timer."+id.String(), []byte(storetest.PubAck))
-	look, err := store.Look(nc, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer look.Close()
-	if err := look.Repair(t.Context(), true, func(f store.RepairFinding) error {
-		if f.Error != "" {
-			t.Errorf("%s %s: %s", f.Kind, f.Key, f.Error)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	repairAll(t, nc)
 	if r, err := s.Get(t.Context(), id); err != nil || r.Record.State != schemas.StateDelivered || r.Record.Moves == 0 {
 		t.Errorf("the record is %+v, %v; want a delivered one with moves", r.Record, err)
 	}
