@@ -298,13 +298,13 @@ func (k *Core) endsWait(r *schemas.Record) bool {
 	switch {
 	case r.Origin != nil:
 		return false
-	case r.State == schemas.StateDelivered:
+	case r.State == schemas.StateDelivered, r.State == schemas.StateFail:
 		return r.Epoch != k.epoch
 	case r.State == schemas.StateCompleted:
 		// An operation has no epoch. A schedule whose last run has fired was delivered before.
 		return r.Epoch != k.epoch && r.Epoch != 0 && r.FiredMs == 0
 	}
-	return r.State == schemas.StateFail && r.Epoch != k.epoch
+	return false
 }
 
 // waits reports whether the entry's revision waits. The claim of a one-shot timer is in e.rec at once, that
