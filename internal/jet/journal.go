@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -13,6 +14,10 @@ import (
 // fails between the two, a key of the batch may have lost both. Therefore the committer first writes the batch's
 // roll-ups into one message, the batch's journal, and waits until that is synced. A program that opens the stream after a
 // power loss writes the lost keys again, from the journal (package store).
+//
+// A rewrite can also drop the mark of an earlier removal from the block. Then the power loss takes both revisions of
+// a key and brings back a still older one, which was removed before. So the journal has the revision that each write
+// replaces, its base, and that program replaces a revision which is older than the base.
 //
 // A power loss may have taken messages of a batch only if
 //   - its journal is the last one of its writer, which has at most one batch in flight in a stream, and
@@ -24,6 +29,13 @@ import (
 // records are not restored in two cases: another writer stored messages between the journal and the batch, and as many
 // of these as the batch has writes have been removed again; or another writer stored messages after the batch, before
 // that was synced.
+//
+// A revision older than the base exists only after a power loss. The writer saw the base, and later revisions of a key
+// have greater sequences, so all of these are gone. Other writers do not remove the last revision of a key: repair
+// replaces it by a marker. A TTL ends only final records. There are two exceptions. A final record whose TTL ended can
+// leave an older revision behind (work-around 1). A writer may have read the base before an earlier power loss, after
+// which the server used its sequence again: the server refuses that write, so its journal is used only if the power
+// fails again before the empty journal.
 //
 // After the server has refused a batch or has not answered it, later writes of the stream may end its records, while the
 // batch was never stored. So the committer writes an empty journal before the next write. A committer that ends
@@ -58,15 +70,20 @@ func (j *Journal) BatchStored(seq, last uint64, others int) bool {
 type JournalWrite struct {
 	Subject string
 	// TTL is the life of the message; 0 if it does not expire.
-	TTL  time.Duration
+	TTL time.Duration
+	// Base is the revision that the write replaces by compare-and-set; 0 if there is none, or if the journal does not
+	// say it.
+	Base uint64
 	Data []byte
 }
 
 const (
-	journalFormat = 1
+	// journalFormat is the format of new journals. Writes in journalFormat1 have no base.
+	journalFormat  = 2
+	journalFormat1 = 1
 	// journalFrame is the greatest size of a journal without its writes, journalEntry of a write without subject and data.
 	journalFrame = 256
-	journalEntry = 3 * binary.MaxVarintLen64
+	journalEntry = 4 * binary.MaxVarintLen64
 )
 
 // size is a bound of the bytes that a write takes in a journal.
@@ -78,6 +95,9 @@ func (w *write) size() int {
 }
 
 func (w *write) rollsUp() bool { return len(w.hdr[headerRollup]) > 0 }
+
+// base is the revision that a compare-and-set replaces, 0 for none.
+func (w *write) base() uint64 { return revisionIn(w.hdr) }
 
 // emptyJournal returns an empty journal with the id of a batch, or the writer's part of it, encoded.
 func emptyJournal(batch string) []byte {
@@ -101,6 +121,7 @@ func journalOf(batch string, ws []write) []byte {
 			ttl, _ := time.ParseDuration(w.hdr.Get(headerTTL)) // none: 0
 			b = appendField(b, w.subject)
 			b = binary.AppendUvarint(b, uint64(ttl/time.Second))
+			b = binary.AppendUvarint(b, w.base())
 			b = appendField(b, w.data)
 		}
 	}
@@ -119,13 +140,18 @@ const maxTTL = uint64(1<<63-1) / uint64(time.Second)
 
 // ParseJournal decodes a journal. RolledUp refers to b.
 func ParseJournal(b []byte) (*Journal, error) {
-	if len(b) == 0 || b[0] != journalFormat {
+	if len(b) == 0 || b[0] != journalFormat && b[0] != journalFormat1 {
 		return nil, fmt.Errorf("%w: format %.1x", errJournal, b)
 	}
 	r := fields{rest: b[1:]}
 	j := &Journal{Batch: string(r.bytes()), Writes: int(r.number(MaxBatch))}
 	for len(r.rest) > 0 && !r.bad {
-		j.RolledUp = append(j.RolledUp, JournalWrite{Subject: string(r.bytes()), TTL: time.Duration(r.number(maxTTL)) * time.Second, Data: r.bytes()})
+		w := JournalWrite{Subject: string(r.bytes()), TTL: time.Duration(r.number(maxTTL)) * time.Second}
+		if b[0] != journalFormat1 {
+			w.Base = r.number(math.MaxUint64)
+		}
+		w.Data = r.bytes()
+		j.RolledUp = append(j.RolledUp, w)
 	}
 	if r.bad || len(j.RolledUp) > j.Writes {
 		return nil, errJournal

@@ -215,10 +215,14 @@ func HasOperation(m *Msg) bool {
 // Replaced returns the revision that a compare-and-set replaced, and whether it rolled
 // up; ok is false for a message that is no compare-and-set.
 func Replaced(m *Msg) (rev uint64, rolledUp, ok bool) {
-	text := m.Header.Get(headerExpected)
-	if text == "" {
+	if m.Header.Get(headerExpected) == "" {
 		return 0, false, false
 	}
-	rev, _ = strconv.ParseUint(text, 10, 64) // 0 if it is not a number: nothing to remove
-	return rev, m.Header.Get(headerRollup) != "", true
+	return revisionIn(m.Header), m.Header.Get(headerRollup) != "", true
+}
+
+// revisionIn returns the revision that a compare-and-set with this header replaces: 0 for none, also if it is not a number.
+func revisionIn(h Header) uint64 {
+	rev, _ := strconv.ParseUint(h.Get(headerExpected), 10, 64)
+	return rev
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,14 +83,15 @@ func allOf(t *testing.T, s *store.Store, shard int) (msgs []*jetstream.RawStream
 	return msgs
 }
 
-// TestGroupJournal: before a batch rolls revisions up, the shard has a journal with the batch's roll-ups.
+// TestGroupJournal: before a batch rolls revisions up, the shard has a journal with the batch's roll-ups, each with the
+// revision that it replaces.
 func TestGroupJournal(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)
 	updateInBatches(t, s, 600)
 	checked := 0
 	for shard := range s.Geometry().Shards {
-		journaled := map[string][]byte{} // by subject: the record in the newest journal
+		journaled := map[string]jet.JournalWrite{} // by subject: the write in the newest journal
 		begun := false
 		for _, m := range allOf(t, s, shard) {
 			switch {
@@ -101,14 +103,18 @@ func TestGroupJournal(t *testing.T) {
 				begun = true
 				clear(journaled)
 				for _, w := range j.RolledUp {
-					journaled[w.Subject] = w.Data
+					journaled[w.Subject] = w
 					if wantTTL := map[schemas.State]time.Duration{schemas.StateCancelled: journalTTL}[decode(t, w.Data).State]; w.TTL != wantTTL {
 						t.Errorf("%s has TTL %s in its journal, want %s", w.Subject, w.TTL, wantTTL)
 					}
 				}
 			case begun && m.Header.Get("Nats-Batch-Id") != "" && m.Header.Get(jetstream.MsgRollup) != "":
-				if !bytes.Equal(journaled[m.Subject], m.Data) {
+				w := journaled[m.Subject]
+				if !bytes.Equal(w.Data, m.Data) {
 					t.Errorf("%s was committed in a batch, and is not in the journal before it", m.Subject)
+				}
+				if want := m.Header.Get(jetstream.ExpectedLastSubjSeqHeader); want == "0" || strconv.FormatUint(w.Base, 10) != want {
+					t.Errorf("%s replaces revision %s, and %d in its journal", m.Subject, want, w.Base)
 				}
 				checked++
 			}

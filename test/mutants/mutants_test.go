@@ -117,6 +117,8 @@ var planted = []plant{
 	{m("the journal of a refused batch hides an older one", "internal/store/journal.go", "newer[w.Subject] || !refused[journal.Batch]", "true"), "./internal/store", "TestRestoreNothingExpired"},
 	{m("an older journal restores a record that has ended", "internal/store/journal.go", "return newer[w.Subject] ||", "return"), "./internal/store", "TestRestoreNothingExpired"},
 	{m("a record that would have expired is restored", "internal/store/journal.go", "return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL", "return newer[w.Subject]"), "./internal/store", "TestRestoreNothingExpired"},
+	{m("a journal has no bases", "internal/jet/journal.go", "binary.AppendUvarint(b, w.base())", "binary.AppendUvarint(b, 0)"), "./internal/store", "TestGroupJournal"},
+	{m("a journal of the first format is read with bases", "internal/jet/journal.go", "if b[0] != journalFormat1 {", "if true {"), "./internal/jet", "TestParseJournal"},
 	{m("journals fill what is kept for claims", "internal/store/journal.go", "most = min(most, limit/journalParts)", "most = min(most, limit)"), "./internal/store", "TestJournalsFit"},
 	{m("a store writes to a shard before its records are restored", "internal/jet/batch.go", "if reconnects != q.restored {", "if reconnects == 1<<63 {"), "./internal/jet", "TestWritesWaitForRestore"},
 
