@@ -139,6 +139,14 @@ func (c *Writes) Put(ctx context.Context, subject string, data []byte, rev uint6
 	return a.Seq, err
 }
 
+// Replace is Put with a roll-up: the server removes all earlier revisions of the key.
+func (c *Writes) Replace(ctx context.Context, op, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
+	h := casHeader(rev, ttl)
+	h[headerRollup] = []string{rollupSubject}
+	a, err := c.Publish(ctx, op, subject, h, data)
+	return a.Seq, err
+}
+
 // Purge replaces a key by a purge marker with a value, by compare-and-set: key-value
 // clients see the key as deleted.
 func (c *Writes) Purge(ctx context.Context, op, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {

@@ -104,6 +104,12 @@ func (s *Store) RestoreShard(ctx context.Context, shard int) error {
 	return s.journals.restoreShard(ctx, shard)
 }
 
+// RestoreWrites makes writes of a journal as restoreShard does, and returns how many it made.
+func (s *Store) RestoreWrites(ctx context.Context, shard int, writes []jet.JournalWrite) (restored int64, err error) {
+	restored, _, err = s.journals.write(ctx, s.subjects[shard].stream, writes)
+	return restored, err
+}
+
 // History is the number of journals that a shard keeps at most.
 const History = history
 

@@ -16,8 +16,9 @@ import (
 // Work-around 18 (docs/internals/nats-server.md). A power loss while nats-server commits a batch of writes to a shard
 // can take the old and the new revisions of the records in that batch. The batch's journal, which is the key
 // journal of the shard, still has the new ones; see jet.Journal. journals writes them again: when a store is opened,
-// and after each lost connection, because the server may have lost its power then. It creates only keys that do
-// not exist. Until it has done that, this process writes nothing to the shard; see jet.Writes.SetRestored.
+// and after each lost connection, because the server may have lost its power then. It creates keys that do not exist,
+// and replaces revisions that are older than the revision which the batch replaced. It leaves all other keys alone.
+// Until it has done that, this process writes nothing to the shard; see jet.Writes.SetRestored.
 type journals struct {
 	jet    *jet.Client
 	shards *Shards
@@ -35,6 +36,8 @@ const (
 	journalRange = 4 * jet.MaxBatch
 	// journalRetry is the pause after a lost connection, and after a failed attempt to restore.
 	journalRetry = 20 * time.Millisecond
+	// replacers is the number of keys that are read and replaced at a time.
+	replacers = 32
 	// journalReserve is the part of a message that its subject may take.
 	journalReserve = 1 << 10
 	// maxJournal bounds a journal in bytes. A bucket keeps up to history of them, so a journal may also have no more
@@ -108,34 +111,39 @@ func (j *journals) restore(ctx context.Context) error {
 	return failed
 }
 
-// restoreShard creates the records that the last batches of a shard wrote and that do not exist.
+// restoreShard writes again the records of the last batches of a shard that a power loss took.
 func (j *journals) restoreShard(ctx context.Context, shard int) error {
 	all, last, err := j.newest(ctx, shard)
 	if err != nil {
 		return err
 	}
 	for _, writes := range j.cutOff(all, last, j.shards.subjects[shard].journal) {
-		created, failed, err := j.create(ctx, writes)
-		if created > 0 {
-			j.log.Warn().Int("shard", shard).Int64("records", created).Msg("restored records that a power loss had taken from the store")
+		restored, failed, err := j.write(ctx, j.shards.subjects[shard].stream, writes)
+		if restored > 0 {
+			j.log.Warn().Int("shard", shard).Int64("records", restored).Msg("restored records that a power loss had taken from the store")
 		}
 		if errors.Is(err, schemas.ErrUnavailable) {
 			return err
 		}
 		if err != nil {
-			j.log.Error().Err(err).Int("shard", shard).Int64("records", failed).Msg("records that a power loss has taken from the store cannot be restored; their timers do not fire")
+			j.log.Error().Err(err).Int("shard", shard).Int64("records", failed).Msg("records that a power loss has taken from the store cannot be restored; their timers do not fire, or fire again")
 		}
 	}
 	return nil
 }
 
 // cutOff returns the writes of the batches that may not have been stored as a whole, the newest batch first, without
-// writes that would have expired, and of each record only the newest write of any journal. all are the newest messages
-// of a shard, and last is the sequence of the last one.
+// writes that would have expired, and of each record only the newest write of any journal. It leaves out a write whose
+// record exists, as the revision that the write replaced or a later one. all are the newest messages of a shard, and last
+// is the sequence of the last one.
 func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.JournalWrite) {
-	handled := map[string]bool{} // by writer: its newest journal was handled
-	newer := map[string]bool{}   // by subject: a newer journal has a write of the record
-	refused := map[string]bool{} // by id: a batch that was not stored, and whose journal does not count
+	handled := map[string]bool{}  // by writer: its newest journal was handled
+	newer := map[string]bool{}    // by subject: a newer journal has a write of the record
+	refused := map[string]bool{}  // by id: a batch that was not stored, and whose journal does not count
+	stored := map[string]uint64{} // by subject: its last revision
+	for _, m := range all {
+		stored[m.Subject] = m.Sequence
+	}
 	for i, m := range slices.Backward(all) {
 		if m.Subject != key {
 			continue
@@ -152,7 +160,7 @@ func (j *journals) cutOff(all []*jet.Msg, last uint64, key string) (cut [][]jet.
 		handled[journal.Writer()] = true
 		if newest && !journal.BatchStored(m.Sequence, last, notOf(journal, all[i+1:])) {
 			cut = append(cut, slices.DeleteFunc(slices.Clone(journal.RolledUp), func(w jet.JournalWrite) bool {
-				return newer[w.Subject] || w.TTL > 0 && time.Since(m.Time) >= w.TTL
+				return newer[w.Subject] || stored[w.Subject] >= max(w.Base, 1) || w.TTL > 0 && time.Since(m.Time) >= w.TTL
 			}))
 		}
 		for _, w := range journal.RolledUp {
@@ -200,30 +208,78 @@ func (j *journals) newest(ctx context.Context, shard int) (all []*jet.Msg, last 
 	return slices.DeleteFunc(all, func(m *jet.Msg) bool { return m.Sequence > last }), last, nil
 }
 
-// create writes again what does not exist. It returns how many writes were made and how many failed; err is the error
-// of one of these.
-func (j *journals) create(ctx context.Context, writes []jet.JournalWrite) (created, failed int64, err error) {
-	var mu sync.Mutex
+// tally counts the writes of a restore. Safe for concurrent use.
+type tally struct {
+	mu               sync.Mutex
+	restored, failed int64
+	err              error // of a write that failed, schemas.ErrUnavailable if one has it
+}
+
+// add counts a write by its error. It counts nothing for ErrRevision.
+func (t *tally) add(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err == nil:
+		t.restored++
+	case !errors.Is(err, ErrRevision):
+		t.failed++
+		if t.err == nil || errors.Is(err, schemas.ErrUnavailable) {
+			t.err = err
+		}
+	}
+}
+
+// unavailable reports whether a write failed because the server did not answer. The others need not be tried then.
+func (t *tally) unavailable() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return errors.Is(t.err, schemas.ErrUnavailable)
+}
+
+// write makes those of the writes whose keys do not exist, or have an older revision than the write replaced. It returns
+// how many writes were made and how many failed; err is the error of one of these.
+func (j *journals) write(ctx context.Context, stream string, writes []jet.JournalWrite) (restored, failed int64, err error) {
+	var t tally
 	var wg sync.WaitGroup
+	exist := make(chan jet.JournalWrite, len(writes))
 	for _, w := range writes {
 		wg.Add(1)
-		j.jet.CreateAsync("restore "+w.Subject, w.Subject, w.Data, w.TTL, func(_ jet.Ack, e error) {
+		j.jet.CreateAsync("restore "+w.Subject, w.Subject, w.Data, w.TTL, func(_ jet.Ack, err error) {
 			defer wg.Done()
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case e == nil:
-				created++
-			case !errors.Is(e, ErrRevision):
-				failed++
-				if err == nil || errors.Is(e, schemas.ErrUnavailable) {
-					err = e
+			if errors.Is(err, ErrRevision) && w.Base > 0 {
+				exist <- w
+			}
+			t.add(err)
+		})
+	}
+	wg.Wait()
+	close(exist)
+	for range min(replacers, len(exist)) {
+		wg.Go(func() {
+			for w := range exist {
+				if !t.unavailable() {
+					t.add(j.replace(ctx, stream, w))
 				}
 			}
 		})
 	}
 	wg.Wait()
-	return created, failed, err
+	return t.restored, t.failed, t.err
+}
+
+// replace makes a write whose key exists, if that has an older revision than the write replaced. It also removes still
+// older ones, which makes the server count (work-around 19). Errors: ErrRevision if the key has no older revision, or
+// another process writes it.
+func (j *journals) replace(ctx context.Context, stream string, w jet.JournalWrite) error {
+	m, err := j.jet.Last(ctx, stream, w.Subject)
+	if errors.Is(err, schemas.ErrNotFound) || err == nil && m.Sequence >= w.Base {
+		return ErrRevision // not found: it has ended in the meantime, or is damaged
+	}
+	if err == nil {
+		_, err = j.jet.Replace(ctx, "restore "+w.Subject, w.Subject, w.Data, m.Sequence, w.TTL)
+	}
+	return err
 }
 
 // removeOld removes the journals of each shard that existed at the last call. newest has the last one then, 0 for none.

@@ -2,8 +2,10 @@ package store_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +31,6 @@ const journalTTL = 2 * time.Hour
 func updateInBatches(t *testing.T, s *store.Store, n int) []store.Write {
 	t.Helper()
 	writes, revs := groupOf(t, s, n)
-	var wg sync.WaitGroup
 	for i := range writes {
 		w := &writes[i]
 		switch w.Rev = revs[i]; i % 3 {
@@ -44,16 +45,27 @@ func updateInBatches(t *testing.T, s *store.Store, n int) []store.Write {
 			r.DueMs += 60_000
 			w.Record = &r
 		}
+	}
+	updateAtOnce(t, s, writes)
+	return writes
+}
+
+// updateAtOnce makes updates all at once, and returns the new revisions.
+func updateAtOnce(t *testing.T, s *store.Store, writes []store.Write) []uint64 {
+	t.Helper()
+	revs := make([]uint64, len(writes))
+	var wg sync.WaitGroup
+	for i, w := range writes {
 		wg.Add(1)
-		s.UpdateAsync(*w, func(res store.Result) {
-			if res.Err != nil {
+		s.UpdateAsync(w, func(res store.Result) {
+			if revs[i] = res.Rev; res.Err != nil {
 				t.Error(res.Err)
 			}
 			wg.Done()
 		})
 	}
 	wg.Wait()
-	return writes
+	return revs
 }
 
 func shardStream(t *testing.T, s *store.Store, shard int) jetstream.Stream {
@@ -134,6 +146,16 @@ func decode(t *testing.T, data []byte) *schemas.Record {
 	return &r
 }
 
+// revisionsOf returns the number of messages on a subject of a shard.
+func revisionsOf(t *testing.T, s *store.Store, shard int, subject string) uint64 {
+	t.Helper()
+	info, err := shardStream(t, s, shard).Info(t.Context(), jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Subjects[subject]
+}
+
 // lastJournal returns the newest journal of any shard of a store.
 func lastJournal(t *testing.T, s *store.Store) (shard int, m *jetstream.RawStreamMsg, j *jet.Journal) {
 	t.Helper()
@@ -150,13 +172,42 @@ func lastJournal(t *testing.T, s *store.Store) (shard int, m *jetstream.RawStrea
 	return 0, nil, nil
 }
 
+// encodeJournal returns a journal of a batch with a number of writes.
+func encodeJournal(format byte, batch string, n int, rolledUp ...jet.JournalWrite) []byte {
+	b := append(binary.AppendUvarint([]byte{format}, uint64(len(batch))), batch...)
+	b = binary.AppendUvarint(b, uint64(n))
+	for _, w := range rolledUp {
+		b = append(binary.AppendUvarint(b, uint64(len(w.Subject))), w.Subject...)
+		b = binary.AppendUvarint(b, uint64(w.TTL/time.Second))
+		if format > 1 {
+			b = binary.AppendUvarint(b, w.Base)
+		}
+		b = append(binary.AppendUvarint(b, uint64(len(w.Data))), w.Data...)
+	}
+	return b
+}
+
+// journalBased returns a copy of a journal whose writes replace a revision: the one of their subject in bases, otherwise
+// the first sequence of the stream, which no record has.
+func journalBased(format byte, j *jet.Journal, bases map[string]uint64) []byte {
+	writes := slices.Clone(j.RolledUp)
+	for i := range writes {
+		writes[i].Base = max(bases[writes[i].Subject], 1)
+	}
+	return encodeJournal(format, j.Batch, j.Writes, writes...)
+}
+
 // TestRestore: a store restores the records of a journal whose batch a power loss took, in whole or in part. It leaves
-// alone what exists, and what ended after the batch was stored.
+// alone what exists, unless it is older than the revision that the batch replaced, and what ended after the batch was
+// stored.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	source := grouped(t)
 	updateInBatches(t, source, 600)
-	shard, msg, journal := lastJournal(t, source)
+	shard, _, journal := lastJournal(t, source)
+	data := journalBased(2, journal, nil)
+	empty := encodeJournal(2, journal.Batch, 0)
+	oneWrite := encodeJournal(2, journal.Batch, 1) // no roll-up
 	records := map[string]*schemas.Record{}
 	for _, w := range journal.RolledUp {
 		records[w.Subject] = decode(t, w.Data)
@@ -165,55 +216,81 @@ func TestRestore(t *testing.T) {
 		name string
 		// before publishes messages to the shard before its store is opened again. It deletes those of subjects that
 		// end with gone.
-		before func(publish func(subject string, data []byte))
+		before func(publish func(subject string, data []byte) (seq uint64))
 		want   int // restored records
 	}{
-		{"the batch is gone", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
+		{"the batch is gone", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
 		}, len(records)},
-		{"a part of the batch is gone", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
+		{"the batch is gone, and its journal has the first format", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), journalBased(1, journal, nil))
+		}, len(records)},
+		{"a part of the batch is gone", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
 			for _, w := range journal.RolledUp[:10] {
 				publish(w.Subject, w.Data)
 			}
 		}, len(records)},
-		{"another writer wrote more than the batch has after the journal", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
+		{"another writer wrote more than the batch has after the journal", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
 			for i := range journal.Writes + 10 {
 				publish(fmt.Sprintf("$KV.%s.other%d", schemas.BucketTimers(shard), i), nil)
 			}
 		}, len(records)},
-		{"older revisions exist", func(publish func(string, []byte)) {
+		{"the replaced revisions exist", func(publish func(string, []byte) uint64) {
+			bases := map[string]uint64{}
 			for _, w := range journal.RolledUp[:10] {
-				publish(w.Subject, []byte("older"))
+				bases[w.Subject] = publish(w.Subject, []byte("other"))
 			}
-			publish(journalKey(shard), msg.Data)
+			publish(journalKey(shard), journalBased(2, journal, bases))
 		}, len(records) - 10},
-		{"the batch was stored, its records have ended, and something follows it", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
+		{"later revisions exist", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
+			for _, w := range journal.RolledUp[:10] {
+				publish(w.Subject, []byte("other"))
+			}
+		}, len(records) - 10},
+		{"the replaced revisions are gone, and older ones exist", func(publish func(string, []byte) uint64) {
+			bases := map[string]uint64{}
+			for _, w := range journal.RolledUp[:10] {
+				publish(w.Subject, []byte("other"))
+				publish(w.Subject, []byte("other"))
+				bases[w.Subject] = publish(journalKey(shard)+".gone", nil)
+			}
+			publish(journalKey(shard), journalBased(2, journal, bases))
+		}, len(records)},
+		{"the replaced revisions are gone, older ones exist, and the journal does not say what they replaced", func(publish func(string, []byte) uint64) {
+			bases := map[string]uint64{}
+			for _, w := range journal.RolledUp[:10] {
+				publish(w.Subject, []byte("other"))
+				bases[w.Subject] = publish(journalKey(shard)+".gone", nil)
+			}
+			publish(journalKey(shard), journalBased(1, journal, bases))
+		}, len(records) - 10},
+		{"the batch was stored, its records have ended, and something follows it", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
 			for range journal.Writes + 1 {
 				publish(journalKey(shard)+".gone", nil)
 			}
 		}, 0},
-		{"the batch spans two blocks, of which one is lost", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
+		{"the batch spans two blocks, of which one is lost", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
 			for range journal.Writes {
 				publish(journalKey(shard)+".gone", nil)
 			}
 		}, len(records)},
-		{"the batch was refused", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
-			publish(journalKey(shard), append(bytes.Clone(msg.Data[:bytes.Index(msg.Data, []byte(journal.Batch))+len(journal.Batch)]), 0))
+		{"the batch was refused", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
+			publish(journalKey(shard), empty)
 		}, 0},
-		{"a later batch of the same writer was stored", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
-			later := bytes.Clone(msg.Data[:bytes.Index(msg.Data, []byte(journal.Batch))+len(journal.Batch)])
-			publish(journalKey(shard), append(later, 1)) // one write, no roll-up
+		{"a later batch of the same writer was stored", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
+			publish(journalKey(shard), oneWrite)
 			publish(strings.TrimSuffix(journalKey(shard), "journal")+"other", nil)
 		}, 0},
-		{"a journal cannot be read", func(publish func(string, []byte)) {
-			publish(journalKey(shard), msg.Data)
-			publish(journalKey(shard), msg.Data[:len(msg.Data)-1])
+		{"a journal cannot be read", func(publish func(string, []byte) uint64) {
+			publish(journalKey(shard), data)
+			publish(journalKey(shard), data[:len(data)-1])
 		}, len(records)},
 	}
 	for _, tt := range tests {
@@ -223,7 +300,7 @@ func TestRestore(t *testing.T) {
 			nc := srv.InProcess()
 			open(t, nc).Close()
 			js := natstest.JetStream(t, nc)
-			tt.before(func(subject string, data []byte) {
+			tt.before(func(subject string, data []byte) uint64 {
 				a, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: data})
 				if err != nil {
 					t.Fatal(err)
@@ -237,15 +314,19 @@ func TestRestore(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				return a.Sequence
 			})
 			s := open(t, srv.InProcess(), func(c *store.Config) { c.GroupCommit = true })
 			restored := 0
 			for subject, want := range records {
 				m, err := shardStream(t, s, shard).GetLastMsgForSubject(t.Context(), subject)
-				if err != nil || string(m.Data) == "older" {
+				if err != nil || string(m.Data) == "other" {
 					continue
 				}
 				restored++
+				if n := revisionsOf(t, s, shard, subject); n != 1 {
+					t.Errorf("%s has %d revisions", subject, n)
+				}
 				if got := decode(t, m.Data); got.State != want.State || got.DueMs != want.DueMs {
 					t.Errorf("%s is %s, due at %d; want %s, %d", subject, got.State, got.DueMs, want.State, want.DueMs)
 				}
@@ -280,19 +361,12 @@ func TestRestoreNothingExpired(t *testing.T) {
 	open(t, nc).Close()
 	js := natstest.JetStream(t, nc)
 	subject := func(name string) string { return "$KV." + schemas.BucketTimers(0) + ".timer." + name }
-	type write struct {
-		name string
-		ttl  byte
+	write := func(name string, seconds int) jet.JournalWrite {
+		return jet.JournalWrite{Subject: subject(name), TTL: time.Duration(seconds) * time.Second, Data: []byte{'d'}}
 	}
-	journal := func(batch string, writes ...write) *jetstream.PubAck {
+	journal := func(batch string, writes ...jet.JournalWrite) *jetstream.PubAck {
 		t.Helper()
-		data := append([]byte{1, byte(len(batch))}, batch...)
-		data = append(data, byte(len(writes)))
-		for _, w := range writes {
-			data = append(append(data, byte(len(subject(w.name)))), subject(w.name)...)
-			data = append(data, w.ttl, 1, 'd')
-		}
-		ack, err := js.Publish(t.Context(), journalKey(0), data)
+		ack, err := js.Publish(t.Context(), journalKey(0), encodeJournal(2, batch, len(writes), writes...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,10 +374,10 @@ func TestRestoreNothingExpired(t *testing.T) {
 	}
 	// Another writer has claimed the record that expires, before that. A third one tried to change another record, and was
 	// refused.
-	journal("a.1", write{"expired", 0}, write{"claimed", 0})
-	journal("c.1", write{"claimed", 1})
+	journal("a.1", write("expired", 0), write("claimed", 0))
+	journal("c.1", write("claimed", 1))
 	journal("c.1")
-	ack := journal("b.1", write{"expired", 1}, write{"lasting", 100})
+	ack := journal("b.1", write("expired", 1), write("lasting", 100))
 	stream, err := js.Stream(t.Context(), ack.Stream)
 	if err != nil {
 		t.Fatal(err)
