@@ -453,6 +453,65 @@ func TestQuirk22PurgeToDeleted(t *testing.T) {
 	}
 }
 
+// quirk23: messages that were removed from the start of a block come back.
+func TestQuirk23RemovedMessagesReturn(t *testing.T) {
+	t.Parallel()
+	p := natstest.RunProcess(t, true)
+	nc := p.Connect()
+	c := newClient(t, nc, 10*time.Second)
+	cfg := StreamConfig{Name: "S", Subjects: []string{"s.*"}, Storage: FileStorage, MaxMsgsPerSubject: 16, AllowRollup: true, AllowAtomicPublish: true}
+	if err := c.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	// A block has 41 messages. Each message removes an older one of its subject.
+	write := func(first, last, size int) {
+		t.Helper()
+		for i := first; i <= last; i++ {
+			if _, err := c.Publish(t.Context(), "publish", fmt.Sprint("s.", i), Header{headerRollup: {rollupSubject}}, make([]byte, size)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const large, small = 100_000, 100
+	write(1, 190, large)   // blocks 1 to 5
+	write(70, 95, large)   // Block 6 gets the marks of the removals, half of which are from the start of block 3.
+	write(70, 95, small)   // Block 6 loses more than half of its bytes,
+	write(165, 190, small) // and so does block 5.
+	for i, last := range []string{"", "1"} {
+		m := &nats.Msg{Subject: "s.batch", Header: nats.Header{batchIDHeader: {"b"}, batchSeqHeader: {fmt.Sprint(i + 1)}}}
+		if last != "" {
+			m.Header[batchCommitHeader] = []string{last} // The server compacts blocks when it commits a batch.
+		}
+		if _, err := nc.RequestMsg(m, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	returned := func() (seqs []uint64) {
+		t.Helper()
+		for seq := uint64(70); seq <= 95; seq++ {
+			if _, err := c.At(t.Context(), "S", seq); err == nil {
+				seqs = append(seqs, seq)
+			} else if !errors.Is(err, ErrNotFound) {
+				t.Fatal(err)
+			}
+		}
+		return seqs
+	}
+	if seqs := returned(); len(seqs) > 0 {
+		t.Fatalf("the messages %d were not removed", seqs)
+	}
+	p.Kill()
+	p.Start()
+	c = newClient(t, p.Connect(), 10*time.Second)
+	eventually(t, "the stream", func() bool {
+		_, err := c.Stream(t.Context(), "S")
+		return err == nil
+	})
+	if seqs := returned(); len(seqs) == 0 {
+		fixed(t, 23, "no message returned")
+	}
+}
+
 // TestQuirkTable checks that docs/internals/nats-server.md and the code agree: each test
 // and each file of the table exists, and each file names the number.
 func TestQuirkTable(t *testing.T) {

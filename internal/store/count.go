@@ -49,8 +49,11 @@ func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]
 
 // CountPending reads all records of a shard. It counts the waiting timers (state pending or
 // paused) with a revision up to through, and lists the records with later revisions. It holds
-// 8 bytes in memory for each waiting timer, and about 50 for each later record. Errors:
-// schemas.ErrUnavailable, also for more than maxCounted timers or maxLate later records.
+// 8 bytes in memory for each waiting timer, about 50 for each later record, and 16 for each of up to maxEnded others.
+// Errors: schemas.ErrUnavailable, also for more than maxCounted timers or maxLate later records.
+//
+// If a record has several revisions, because the server has brought some back or was killed before it removed them, only
+// the newest one counts. CountPending has the others deleted if the newest one does not wait.
 //
 // It reads in stream order. A record that changes before it is read moves to the end of the
 // stream, so CountPending goes on until it has reached the end. Otherwise the record could
@@ -60,6 +63,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 	all := jet.Range{Filters: []string{sh.timer + "*"}}
 	n := 0
 	c := Count{Late: map[uint64]LateRecord{}, Behind: true}
+	var done ended
 	read := func(m jet.Msg) (bool, error) {
 		if n++; !pauseScan(ctx, n) {
 			return false, rd.jet.Error("count timers", ctx.Err())
@@ -84,6 +88,8 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 				return false, schemas.Errorf(schemas.CodeUnavailable, "shard %d has more than %d pending timers: they are not counted", shard, maxCounted)
 			}
 			c.Waiting = append(c.Waiting, CountKey(id))
+		default:
+			done.add(id, m.Sequence)
 		}
 		return true, nil //nolint:nilerr // the count leaves out records that cannot be decoded
 	}
@@ -100,5 +106,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 	// The tail leaves out damaged records with later revisions, so count them here.
 	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
-	return c, nil
+	var err error
+	c.Waiting, err = rd.onlyNewest(ctx, shard, slices.Compact(c.Waiting), done)
+	return c, err
 }

@@ -108,4 +108,8 @@
 // after the newest revision expired, rebuilt the older ones in 2,000 of 2,000 cases, with
 // and without sync_interval: always. So revisionGC removes every replaced revision by a
 // roll-up or a delete, which the file does record; supersede.go says which and when.
+//
+// There is one exception (work-around 23): the server may forget the removal of a revision that was the first message of
+// a block. After a SIGKILL that revision exists again. If the record still has a later revision, the next count of
+// pending timers removes the older one (returned.go). Otherwise the older one is the record again.
 package store

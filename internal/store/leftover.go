@@ -78,15 +78,6 @@ func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error 
 // that it replaced: if that is before the checked range, it is deleted in case it still
 // exists.
 func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
-	stream, reconnects := g.shards.subjects[shard].stream, g.jet.Reconnects()
-	// remove passes a revision that m has replaced to the remover.
-	remove := func(seq uint64, m *jet.Msg) error {
-		if err := g.rem.reserve(ctx, "remove superseded revisions"); err != nil {
-			return err
-		}
-		g.rem.put(superseded{revision: revision{stream, seq}, subject: m.Subject, by: m.Sequence, reconnects: reconnects})
-		return nil
-	}
 	last, err := g.shards.LastSeq(ctx, shard)
 	if err != nil {
 		return err
@@ -100,14 +91,12 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			return err
 		}
 		for _, m := range msgs {
-			prev, rolled, ok := jet.Replaced(m)
-			if !ok && !jet.IsMarker(m) {
-				// Another client wrote this revision. Keep the revision before it, from which
-				// Repair can restore the record.
+			if !g.replaces(m) {
 				continue
 			}
+			prev, rolled, _ := jet.Replaced(m)
 			if older, ok := newest[m.Subject]; ok {
-				if err := remove(older, m); err != nil {
+				if err := g.discard(ctx, shard, older, m); err != nil {
 					return err
 				}
 			}
@@ -118,10 +107,27 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}
-			if err := remove(prev, m); err != nil {
+			if err := g.discard(ctx, shard, prev, m); err != nil {
 				return err
 			}
 		}
 	}
+	return nil
+}
+
+// replaces reports whether the revisions before m may be deleted. It is false if another client wrote m: Repair can
+// restore the record from the revision before it.
+func (g *revisionGC) replaces(m *jet.Msg) bool {
+	_, _, ok := jet.Replaced(m)
+	return ok || jet.IsMarker(m)
+}
+
+// discard has a revision deleted that m has replaced. It waits for a permit. Errors: those of remover.reserve.
+func (g *revisionGC) discard(ctx context.Context, shard int, seq uint64, m *jet.Msg) error {
+	reconnects := g.jet.Reconnects()
+	if err := g.rem.reserve(ctx, "remove superseded revisions"); err != nil {
+		return err
+	}
+	g.rem.put(superseded{revision: revision{g.shards.subjects[shard].stream, seq}, subject: m.Subject, by: m.Sequence, reconnects: reconnects})
 	return nil
 }

@@ -165,6 +165,7 @@ func (s *Store) openRecords() {
 	s.Reader = newReader(s.jet, s.Shards, s.Clocks, dec, s.log)
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
+	s.Reader.gc = s.revisionGC
 	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards), cache: newRecordCache(s.jet)}
 	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader}
 	s.Inspector = &Inspector{

@@ -23,6 +23,8 @@ type Reader struct {
 	clocks *Clocks
 	dec    *decoder
 	log    zerolog.Logger
+	// gc deletes the replaced revisions that a count finds; nil for a reader that only reads.
+	gc *revisionGC
 	// barriers are those of GetNewest.
 	barriers *barriers
 	// listTime is the constant, except in tests.

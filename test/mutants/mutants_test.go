@@ -124,6 +124,11 @@ var planted = []plant{
 	{m("a restore replaces a revision that the batch has not replaced", "internal/store/journal.go", "err == nil && m.Sequence >= w.Base {", "err == nil && m.Sequence > w.Base {"), "./internal/store", "TestRestoreWrites"},
 	{m("a restore replaces a later revision", "internal/store/journal.go", "err == nil && m.Sequence >= w.Base {", "err == nil && m.Sequence == w.Base {"), "./internal/store", "TestRestoreWrites"},
 	{m("a restored record leaves an older revision", "internal/jet/write.go", "	h[headerRollup] = []string{rollupSubject}\n	a, err := c.Publish(ctx, op, subject, h, data)\n	return a.Seq, err\n}\n\n// Purge", "	a, err := c.Publish(ctx, op, subject, h, data)\n	return a.Seq, err\n}\n\n// Purge"), "./internal/store", "TestRestore(OverReturned)?$"},
+	{m("a count counts a revision that has returned", "internal/store/returned.go", "over[r.key] = true", "over[0] = true"), "./internal/store", "TestCountFindsReturned"},
+	{m("a count leaves a revision that has returned", "internal/store/returned.go", "if rd.gc == nil || !rd.gc.replaces(newest) {", "if true {"), "./internal/store", "TestCountFindsReturned"},
+	{m("a count has the revision deleted from which a record can be repaired", "internal/store/returned.go", "if rd.gc == nil || !rd.gc.replaces(newest) {", "if rd.gc == nil {"), "./internal/store", "TestCountFindsReturned"},
+	{m("a count looks for returned revisions of waiting timers only", "internal/store/returned.go", "if waits || i > 0 && e[i-1].key == r.key {", "if waits {"), "./internal/store", "TestCountFindsReturned"},
+	{m("a timer counts once for each revision", "internal/store/count.go", "slices.Compact(c.Waiting)", "c.Waiting"), "./internal/store", "TestCountFindsReturned"},
 	{m("journals fill what is kept for claims", "internal/store/journal.go", "most = min(most, limit/journalParts)", "most = min(most, limit)"), "./internal/store", "TestJournalsFit"},
 	{m("a store writes to a shard before its records are restored", "internal/jet/batch.go", "if reconnects != q.restored {", "if reconnects == 1<<63 {"), "./internal/jet", "TestWritesWaitForRestore"},
 
