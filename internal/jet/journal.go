@@ -33,7 +33,7 @@ import (
 // A revision older than the base exists only after a power loss. The writer saw the base, and later revisions of a key
 // have greater sequences, so all of these are gone. Other writers do not remove the last revision of a key: repair
 // replaces it by a marker. A TTL ends only final records. There are two exceptions. A final record whose TTL ended can
-// leave an older revision behind (work-around 1). A writer may have read the base before an earlier power loss, after
+// leave an older revision behind (work-arounds 1 and 23). A writer may have read the base before an earlier power loss, after
 // which the server used its sequence again: the server refuses that write, so its journal is used only if the power
 // fails again before the empty journal.
 //

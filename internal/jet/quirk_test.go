@@ -463,7 +463,7 @@ func TestQuirk23RemovedMessagesReturn(t *testing.T) {
 	if err := c.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	// A block has 41 messages. Each message removes an older one of its subject.
+	// A block has 41 large messages. Each message removes an older one of its subject.
 	write := func(first, last, size int) {
 		t.Helper()
 		for i := first; i <= last; i++ {
@@ -473,10 +473,10 @@ func TestQuirk23RemovedMessagesReturn(t *testing.T) {
 		}
 	}
 	const large, small = 100_000, 100
-	write(1, 190, large)   // blocks 1 to 5
-	write(70, 95, large)   // Block 6 gets the marks of the removals, half of which are from the start of block 3.
-	write(70, 95, small)   // Block 6 loses more than half of its bytes,
-	write(165, 190, small) // and so does block 5.
+	write(1, 205, large)   // blocks 1 to 5
+	write(70, 95, large)   // Block 6 gets the marks of the removals. Half of them are from the start of block 3.
+	write(206, 230, large) // block 7 begins
+	write(70, 95, small)   // Block 6 loses more than half of its bytes.
 	for i, last := range []string{"", "1"} {
 		m := &nats.Msg{Subject: "s.batch", Header: nats.Header{batchIDHeader: {"b"}, batchSeqHeader: {fmt.Sprint(i + 1)}}}
 		if last != "" {

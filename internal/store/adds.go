@@ -36,10 +36,12 @@ type Adds struct {
 	arrivals arrivals
 	// unfilteredFrom is manyLeft, or less in tests; see purgeFilter.
 	unfilteredFrom uint64
+	// strandedLook is the constant, except in tests.
+	strandedLook time.Duration
 }
 
 func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
-	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: addsState{turn: make(chan struct{}, 1)}, unfilteredFrom: manyLeft}
+	return &Adds{jet: c, log: log, fired: fired, retention: retention, state: addsState{turn: make(chan struct{}, 1)}, unfilteredFrom: manyLeft, strandedLook: strandedLook}
 }
 
 // NewDedupCheck makes the check of one router.

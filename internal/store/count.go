@@ -50,10 +50,10 @@ func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]
 // CountPending reads all records of a shard. It counts the waiting timers (state pending or
 // paused) with a revision up to through, and lists the records with later revisions. It holds
 // 8 bytes in memory for each waiting timer, about 50 for each later record, and 16 for each of up to maxEnded others.
-// Errors: schemas.ErrUnavailable, also for more than maxCounted timers or maxLate later records.
+// Errors: schemas.ErrUnavailable, also for more than maxCounted timers or maxLate later records; that of ctx.
 //
-// If a record has several revisions, because the server has brought some back or was killed before it removed them, only
-// the newest one counts. CountPending has the others deleted if the newest one does not wait.
+// A record has several revisions if a node or a server was killed before it removed them, or if the server has brought
+// some back; see returned.go. Then only the newest one counts, and CountPending has the others deleted.
 //
 // It reads in stream order. A record that changes before it is read moves to the end of the
 // stream, so CountPending goes on until it has reached the end. Otherwise the record could
@@ -107,6 +107,6 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
 	var err error
-	c.Waiting, err = rd.onlyNewest(ctx, shard, slices.Compact(c.Waiting), done)
+	c.Waiting, err = rd.onlyNewest(ctx, shard, c.Waiting, done, through)
 	return c, err
 }

@@ -63,13 +63,15 @@
 //	                                                        firedlookup.go
 //	Adds           reads, finds and removes adds            adds.go readadds.go inbox.go  router
 //	                                                        bulkack.go arrivals.go
+//	                                                        strandedadds.go
 //	Shards         names and sequences of shards' streams   shards.go                     all three
 //	decoder        decodes records, remembers damaged ones  decode.go damagedset.go       inside
 //	DamageReports  the recorded damage                      damage.go                     View
 //	Clocks         the clocks of shards, and their copies   clock.go                      scheduler
 //	Index          writes index entries                     index.go far.go               scheduler, router
 //	Reader         reads, lists and follows records         read.go list.go scan.go       all three
-//	                                                        count.go tail.go cancel.go
+//	                                                        count.go returned.go tail.go
+//	                                                        cancel.go
 //	Loader         reads the records of due ticks           load.go loaddamaged.go far.go scheduler
 //	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
 //	journals       restore records after a power loss       journal.go                    Open
@@ -109,7 +111,7 @@
 // and without sync_interval: always. So revisionGC removes every replaced revision by a
 // roll-up or a delete, which the file does record; supersede.go says which and when.
 //
-// There is one exception (work-around 23): the server may forget the removal of a revision that was the first message of
-// a block. After a SIGKILL that revision exists again. If the record still has a later revision, the next count of
-// pending timers removes the older one (returned.go). Otherwise the older one is the record again.
+// There is one exception (work-around 23): the server may forget the removal of messages at the start of a block. After
+// a SIGKILL they exist again. If a record still has a later revision, the next count of the shard removes the older one
+// (returned.go). If the later one expires before, the older one is the record again.
 package store

@@ -57,6 +57,9 @@ const ManyLeft = manyLeft
 // PurgeWithoutFilterFrom makes purges that leave a number of messages or more have no filter.
 func (a *Adds) PurgeWithoutFilterFrom(left uint64) { a.unfilteredFrom = left }
 
+// LookForStranded sets the pause between two looks for stranded adds. Call it before OpenInbox.
+func (a *Adds) LookForStranded(every time.Duration) { a.strandedLook = every }
+
 // RemoveAdds is removeAdds for adds on timers.add.
 func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
 	return a.removeAdds(ctx, defaultDoor, seqs)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/belfryio/belfry/internal/pause"
@@ -54,9 +55,12 @@ func (in *Inbox) ackOne(a *Add) {
 }
 
 // Read passes groups of 1 to most adds to handle, in the stream's order, until ctx ends.
-// handle should block while it has enough adds: Read then asks for no more. Read is called
-// once, by one goroutine.
+// handle should block while it has enough adds: Read then asks for no more. Another goroutine may call it at the same
+// time, for stranded adds (readStranded). Read is called once, by one goroutine.
 func (in *Inbox) Read(ctx context.Context, most int, handle func([]*Add)) {
+	var stranded sync.WaitGroup
+	defer stranded.Wait()
+	stranded.Go(func() { in.readStranded(ctx, most, handle) })
 	wait := reopenPause
 	for in.reader != nil {
 		started := time.Now()

@@ -25,17 +25,21 @@ type killed struct {
 	p    *natstest.Process
 	s    *store.Store
 	sync bool
+	// window is the store's Config.Window.
+	window int
 }
 
-func newKilled(t *testing.T, sync bool) *killed {
-	k := &killed{t: t, p: natstest.RunProcess(t, sync), sync: sync}
+func newKilled(t *testing.T, sync bool) *killed { return newKilledWindow(t, sync, 0) }
+
+func newKilledWindow(t *testing.T, sync bool, window int) *killed {
+	k := &killed{t: t, p: natstest.RunProcess(t, sync), sync: sync, window: window}
 	k.open()
 	return k
 }
 
 func (k *killed) open() {
 	k.t.Helper()
-	s, err := store.Open(k.t.Context(), k.p.Connect(), store.Config{Node: "n1", Geometry: storetest.Geometry, GroupCommit: k.sync}, zerolog.Nop())
+	s, err := store.Open(k.t.Context(), k.p.Connect(), store.Config{Node: "n1", Geometry: storetest.Geometry, GroupCommit: k.sync, Window: k.window}, zerolog.Nop())
 	if err != nil {
 		k.t.Fatal(err)
 	}

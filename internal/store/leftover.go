@@ -78,6 +78,7 @@ func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error 
 // that it replaced: if that is before the checked range, it is deleted in case it still
 // exists.
 func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
+	reconnects := g.jet.Reconnects()
 	last, err := g.shards.LastSeq(ctx, shard)
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			}
 			prev, rolled, _ := jet.Replaced(m)
 			if older, ok := newest[m.Subject]; ok {
-				if err := g.discard(ctx, shard, older, m); err != nil {
+				if err := g.discard(ctx, shard, older, m, reconnects); err != nil {
 					return err
 				}
 			}
@@ -107,7 +108,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}
-			if err := g.discard(ctx, shard, prev, m); err != nil {
+			if err := g.discard(ctx, shard, prev, m, reconnects); err != nil {
 				return err
 			}
 		}
@@ -122,9 +123,9 @@ func (g *revisionGC) replaces(m *jet.Msg) bool {
 	return ok || jet.IsMarker(m)
 }
 
-// discard has a revision deleted that m has replaced. It waits for a permit. Errors: those of remover.reserve.
-func (g *revisionGC) discard(ctx context.Context, shard int, seq uint64, m *jet.Msg) error {
-	reconnects := g.jet.Reconnects()
+// discard has a revision deleted that m has replaced. reconnects is the number of reconnects before m was read, or
+// checkFirst. It waits for a permit. Errors: those of remover.reserve.
+func (g *revisionGC) discard(ctx context.Context, shard int, seq uint64, m *jet.Msg, reconnects uint64) error {
 	if err := g.rem.reserve(ctx, "remove superseded revisions"); err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ type Add struct {
 	Stored time.Time
 
 	inbox   *Inbox
-	d       *jet.Delivery
+	d       *jet.Delivery // nil for a stranded add
+	remove  func() error  // removes a stranded add
 	arrival *arrival
 }
 
@@ -34,13 +35,19 @@ func (a *Add) Done() {
 
 // Working restarts RouterAckWait. If the message is lost, the add is redelivered, which the
 // router recognises as a duplicate.
-func (a *Add) Working() { _ = a.d.Working() }
+func (a *Add) Working() {
+	if a.d != nil {
+		_ = a.d.Working()
+	}
+}
 
 // Retry requests a redelivery after a pause. If the request is lost, the redelivery comes
-// after RouterAckWait.
+// after RouterAckWait. A stranded add comes again with the next look for such adds.
 func (a *Add) Retry(after time.Duration) {
 	a.settle()
-	_ = a.d.Nak(after)
+	if a.d != nil {
+		_ = a.d.Nak(after)
+	}
 }
 
 // settle notes that the add is done or put off. Adds of an AddReader without an Inbox have no arrival.
@@ -50,7 +57,12 @@ func (a *Add) settle() {
 	}
 }
 
-func (a *Add) ack() error { return a.d.Ack() }
+func (a *Add) ack() error {
+	if a.d == nil {
+		return a.remove()
+	}
+	return a.d.Ack()
+}
 
 // Bounds of an AddReader.
 const (

@@ -11,12 +11,12 @@ import (
 )
 
 // Work-around 23 (docs/internals/nats-server.md). A server that was killed may bring replaced revisions back, anywhere
-// in a shard. A count of the shard (Reader.CountPending) follows the death of its owner and reads every record, so it
-// finds the records that have more than one revision. It counts only the newest revision, and has the others deleted
-// before the newest one expires. It cannot find a revision whose successors have expired before the kill.
+// in a shard. An owner that takes a shard whose last owner has died counts the shard (Reader.CountPending), which reads
+// every record. So the count finds records with several revisions, counts the newest one only, and has the others
+// deleted before the newest one expires. It cannot find a revision whose successors had expired before the kill.
 
-// maxEnded bounds the records in ended, 16 bytes each: 64 MiB. A count does not search for replaced revisions among
-// further records.
+// maxEnded bounds the records in ended, 16 bytes each: 64 MiB for each shard that is counted. A count does not search
+// for replaced revisions among further records.
 const maxEnded = 4 << 20
 
 // ended has the records of a count that do not wait.
@@ -48,36 +48,75 @@ func (e ended) twice(waiting []uint64) (found ended) {
 	return found
 }
 
-// onlyNewest removes from waiting, which is sorted, the timers whose newest revision does not wait, and has the revisions
-// of records in done deleted that later ones have replaced. Errors: schemas.ErrUnavailable.
-func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, done ended) ([]uint64, error) {
-	over := map[uint64]bool{} // by CountKey
-	removed := 0
-	for _, r := range done.twice(waiting) {
+// waitingTwice returns a revision of each record that is in waiting more than once. waiting is sorted. It reads the shard
+// again if there is such a record.
+func (rd *Reader) waitingTwice(ctx context.Context, shard int, waiting []uint64) (found ended, err error) {
+	missing := map[uint64]bool{} // by CountKey
+	for i, key := range waiting {
+		if i > 0 && waiting[i-1] == key {
+			missing[key] = true
+		}
+	}
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	sh, n := &rd.shards.subjects[shard], 0
+	err = rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
+		if n++; !pauseScan(ctx, n) {
+			return false, rd.jet.Error("count timers", ctx.Err())
+		}
+		id, err := schemas.ParseTimerID(lastToken(m.Subject))
+		if key := CountKey(id); err == nil && missing[key] {
+			delete(missing, key)
+			found.add(id, m.Sequence)
+		}
+		return len(missing) > 0, nil
+	})
+	return found, err
+}
+
+// onlyNewest returns the timers of waiting whose newest revision waits, each once. waiting is sorted and has revisions up
+// to through. done has the other records. onlyNewest has the older revisions of these records deleted. Errors:
+// schemas.ErrUnavailable, and that of ctx.
+func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, done ended, through uint64) ([]uint64, error) {
+	several, err := rd.waitingTwice(ctx, shard, waiting)
+	if err != nil {
+		return nil, err
+	}
+	over := map[uint64]bool{} // by CountKey of the records with several revisions: the newest one does not wait
+	removing := 0
+	for _, r := range append(several, done.twice(waiting)...) {
+		if _, known := over[r.key]; known {
+			continue
+		}
+		over[r.key] = false
 		newest, older, err := rd.revisions(ctx, shard, r.rev)
 		if err != nil {
 			return nil, err
 		}
-		if newest == nil || len(older) == 0 {
-			continue // it has changed meanwhile, or two timers have the key
+		if newest == nil {
+			continue // it has ended meanwhile
 		}
-		if t, err := rd.dec.timer(newest); err == nil && !t.Record.State.Waits() {
-			over[r.key] = true
+		t, err := rd.dec.timer(newest)
+		if errors.Is(err, schemas.ErrDamaged) {
+			continue // Repair may need the others
 		}
+		over[r.key] = err == nil && !t.Record.State.Waits() && newest.Sequence <= through
 		if rd.gc == nil || !rd.gc.replaces(newest) {
 			continue
 		}
 		for _, m := range older {
-			if err := rd.gc.discard(ctx, shard, m.Sequence, newest); err != nil {
+			// The newest revision may be lost since it was read, so the remover checks it.
+			if err := rd.gc.discard(ctx, shard, m.Sequence, newest, checkFirst); err != nil {
 				return nil, err
 			}
-			removed++
+			removing++
 		}
 	}
-	if removed > 0 {
-		rd.log.Warn().Int("shard", shard).Int("revisions", removed).Msg("removed replaced revisions of records that the server had brought back")
+	if removing > 0 {
+		rd.log.Warn().Int("shard", shard).Int("revisions", removing).Msg("removing replaced revisions of records, which existed after a node or a server was killed")
 	}
-	return slices.DeleteFunc(waiting, func(key uint64) bool { return over[key] }), nil
+	return slices.DeleteFunc(slices.Compact(waiting), func(key uint64) bool { return over[key] }), nil
 }
 
 // revisions returns the newest revision of the record that has the revision rev, and the revisions before it. newest is
@@ -85,6 +124,9 @@ func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, d
 func (rd *Reader) revisions(ctx context.Context, shard int, rev uint64) (newest *jet.Msg, older []*jet.Msg, err error) {
 	stream := rd.shards.subjects[shard].stream
 	m, err := rd.jet.At(ctx, stream, rev)
+	if err == nil {
+		older, _, err = rd.jet.Next(ctx, stream, m.Subject, 0, history)
+	}
 	if err == nil {
 		newest, err = rd.jet.Last(ctx, stream, m.Subject)
 	}
@@ -94,6 +136,5 @@ func (rd *Reader) revisions(ctx context.Context, shard int, rev uint64) (newest 
 	if err != nil {
 		return nil, nil, err
 	}
-	older, _, err = rd.jet.Next(ctx, stream, m.Subject, 0, history)
-	return newest, slices.DeleteFunc(older, func(m *jet.Msg) bool { return m.Sequence >= newest.Sequence }), err
+	return newest, slices.DeleteFunc(older, func(m *jet.Msg) bool { return m.Sequence >= newest.Sequence }), nil
 }

@@ -15,90 +15,104 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestCountFindsReturned: of a record with several revisions, a count counts the newest one only. It has the others deleted
-// if the newest one does not wait, and another program did not write that.
+// TestCountFindsReturned: of a record with several revisions, a count counts the newest one only, and has the others
+// deleted. It keeps them if another program wrote the newest one, or if that is damaged.
 func TestCountFindsReturned(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	js := s.JetStream()
 	const shard, filler = 0, 50
-	pending := storetest.Pending(storetest.NowMs(t, s) + 3_600_000)
-	delivered := storetest.Delivered(*pending)
-	success := storetest.Success(*delivered)
+	due := storetest.NowMs(t, s) + 3_600_000
+	pending := storetest.Pending(due).Append(nil)
+	delivered := storetest.Delivered(*storetest.Pending(due)).Append(nil)
+	success := storetest.Success(*storetest.Delivered(*storetest.Pending(due))).Append(nil)
+	damaged := []byte("damaged")
 	tests := []struct {
-		name    string
-		records []*schemas.Record // the revisions, oldest first
-		foreign bool              // another program wrote the newest one
-		waits   bool
-		left    int // revisions
+		name      string
+		revisions [][]byte
+		late      []byte // the newest revision, which is after the count's
+		foreign   bool   // another program wrote the newest one
+		waits     bool
+		left      int // revisions
 	}{
-		{"pending", []*schemas.Record{pending}, false, true, 1},
-		{"success", []*schemas.Record{success}, false, false, 1},
-		{"a pending revision before a success", []*schemas.Record{pending, success}, false, false, 1},
-		{"all three revisions", []*schemas.Record{pending, delivered, success}, false, false, 1},
-		{"a claim before a success", []*schemas.Record{delivered, success}, false, false, 1},
-		{"pending again after a success", []*schemas.Record{success, pending}, false, true, 1},
-		{"moved", []*schemas.Record{pending, pending}, false, true, 2},
-		{"another program wrote the success", []*schemas.Record{pending, success}, true, false, 2},
+		{name: "pending", revisions: [][]byte{pending}, waits: true, left: 1},
+		{name: "success", revisions: [][]byte{success}, left: 1},
+		{name: "a pending revision before a success", revisions: [][]byte{pending, success}, left: 1},
+		{name: "all three revisions", revisions: [][]byte{pending, delivered, success}, left: 1},
+		{name: "a claim before a success", revisions: [][]byte{delivered, success}, left: 1},
+		{name: "pending again after a success", revisions: [][]byte{success, pending}, waits: true, left: 1},
+		{name: "pending again after a success, then claimed", revisions: [][]byte{success, pending}, late: delivered, waits: true, left: 1},
+		{name: "moved", revisions: [][]byte{pending, pending}, waits: true, left: 1},
+		{name: "moved twice, then a success", revisions: [][]byte{pending, pending, pending, success}, left: 1},
+		{name: "another program wrote the success", revisions: [][]byte{pending, success}, foreign: true, left: 2},
+		{name: "the newest one is damaged", revisions: [][]byte{pending, success, damaged}, waits: true, left: 3},
 	}
 	ids := storetest.IDsOf(s.Geometry(), shard, len(tests)+filler)
 	subject := func(i int) string { return fmt.Sprintf("$KV.%s.timer.%s", schemas.BucketTimers(shard), ids[i]) }
-	var through uint64
-	var want []uint64
-	write := func(i int, r *schemas.Record, prev uint64, foreign bool) uint64 {
+	newest := make([]uint64, len(ids))
+	write := func(i int, data []byte, foreign bool) {
 		t.Helper()
-		m := &nats.Msg{Subject: subject(i), Header: nats.Header{}, Data: r.Append(nil)}
+		m := &nats.Msg{Subject: subject(i), Header: nats.Header{}, Data: data}
 		if !foreign {
-			m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, fmt.Sprint(prev))
+			m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, fmt.Sprint(newest[i]))
 		}
-		ack, err := js.PublishMsg(t.Context(), m)
+		ack, err := s.JetStream().PublishMsg(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		through = ack.Sequence
-		return ack.Sequence
+		newest[i] = ack.Sequence
 	}
+	var want []uint64
 	for i, tt := range tests {
-		var prev uint64
-		for n, r := range tt.records {
-			prev = write(i, r, prev, tt.foreign && n == len(tt.records)-1)
+		for n, data := range tt.revisions {
+			write(i, data, tt.foreign && n == len(tt.revisions)-1)
 		}
 		if tt.waits {
 			want = append(want, store.CountKey(ids[i]))
 		}
 	}
-	for i := range filler {
-		write(len(tests)+i, []*schemas.Record{pending, success}[i%2], 0, false)
+	for i := len(tests); i < len(ids); i++ {
 		if i%2 == 0 {
-			want = append(want, store.CountKey(ids[len(tests)+i]))
+			write(i, success, false)
+			continue
 		}
+		write(i, pending, false)
+		want = append(want, store.CountKey(ids[i]))
 	}
 	slices.Sort(want)
-	c, err := s.CountPending(t.Context(), shard, through)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(c.Waiting, want) {
-		t.Errorf("%d timers wait, want %d", len(c.Waiting), len(want))
+	through := slices.Max(newest)
+	for i, tt := range tests {
+		if tt.late != nil {
+			write(i, tt.late, false)
+		}
 	}
 	stream := shardStream(t, s, shard)
-	for i, tt := range tests {
-		revisions := func() int {
-			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(subject(i)))
-			if err != nil {
-				t.Fatal(err)
+	for range 2 { // the second count finds nothing more
+		c, err := s.CountPending(t.Context(), shard, through)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(c.Waiting, want) {
+			t.Errorf("%d timers wait, want %d", len(c.Waiting), len(want))
+		}
+		for i, tt := range tests {
+			var left uint64
+			waittest.Until(t, tt.name+": older revisions are gone", func() bool {
+				info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(subject(i)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				left = info.State.Subjects[subject(i)]
+				return left <= uint64(tt.left)
+			})
+			if m, err := stream.GetLastMsgForSubject(t.Context(), subject(i)); err != nil || m.Sequence != newest[i] || left != uint64(tt.left) {
+				t.Errorf("%s: %d revisions are left, want %d and the newest one (%v)", tt.name, left, tt.left, err)
 			}
-			return int(info.State.Subjects[subject(i)])
 		}
-		waittest.Until(t, tt.name, func() bool { return revisions() <= tt.left })
-		m, err := stream.GetLastMsgForSubject(t.Context(), subject(i))
-		if err != nil || revisions() != tt.left || decode(t, m.Data).State != tt.records[len(tt.records)-1].State {
-			t.Errorf("%s: %d revisions are left, want %d, the newest one %v", tt.name, revisions(), tt.left, err)
-		}
-	}
-	// A count that finds nothing more.
-	if c, err := s.CountPending(t.Context(), shard, through); err != nil || !slices.Equal(c.Waiting, want) {
-		t.Errorf("the second count: %d timers wait, want %d (%v)", len(c.Waiting), len(want), err)
+		want = slices.DeleteFunc(want, func(key uint64) bool { // it is only among the late records now
+			return slices.ContainsFunc(ids[:len(tests)], func(id schemas.TimerID) bool {
+				return store.CountKey(id) == key && tests[slices.Index(ids, id)].late != nil
+			})
+		})
 	}
 }
 
@@ -106,9 +120,10 @@ func TestCountFindsReturned(t *testing.T) {
 // and has the revisions deleted.
 func TestKilledCount(t *testing.T) {
 	t.Parallel()
-	k := newKilled(t, true)
+	// The search for leftovers looks at the last 1,024 sequences only, twice the window.
+	k := newKilledWindow(t, true, 512)
 	// A block of the shard's file has 83 of the large timers, each after its index entry.
-	const shard, large, more, small = 0, 200, 45, 4200
+	const shard, large, more, small = 0, 200, 45, 1500
 	ids := storetest.IDsOf(k.s.Geometry(), shard, large+more+small)
 	pending := storetest.Pending(storetest.NowMs(t, k.s) + 3_600_000)
 	revs := make([]uint64, large+more)
@@ -135,7 +150,7 @@ func TestKilledCount(t *testing.T) {
 	for i := large; i < large+more; i++ {
 		cancel(i) // Block 3 is now more than half empty.
 	}
-	// The server compacts blocks when it commits a batch. The search for leftovers does not reach back so far.
+	// The server compacts blocks when it commits a batch.
 	writes := make([]store.Write, small)
 	for i := range writes {
 		writes[i] = store.Write{ID: ids[large+more+i], Record: pending}

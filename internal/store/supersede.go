@@ -252,9 +252,13 @@ type superseded struct {
 	revision
 	subject string
 	by      uint64 // the sequence of the later revision
-	// reconnects is the number of reconnects before the later revision was written or read; see remover.check.
+	// reconnects is the number of reconnects before the later revision was written or read, or checkFirst; see
+	// remover.check.
 	reconnects uint64
 }
+
+// checkFirst is a number of reconnects that makes the remover check a revision before it deletes it.
+const checkFirst = math.MaxUint64
 
 // later returns the revision that has replaced s.
 func (s superseded) later() revision { return revision{s.stream, s.by} }

@@ -458,8 +458,23 @@ func (c *client) overdue(ctx context.Context, ended ...schemas.State) {
 			c.t.Log(err)
 			continue
 		}
-		c.t.Logf("shard %d: %s %s of %s due %s is %s since revision %d, %s; %s", shard, info.ID, info.Timer, info.Service, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time, c.feedState(ctx, info.Service))
+		c.t.Logf("shard %d: %s %s of %s due %s is %s since revision %d, %s; event: %s; %s", shard, info.ID, info.Timer, info.Service, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time,
+			c.event(ctx, info.Timer), c.feedState(ctx, info.Service))
 	}
+}
+
+// event describes the event of a one-shot timer.
+func (c *client) event(ctx context.Context, id schemas.TimerID) string {
+	s, err := c.js.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		return err.Error()
+	}
+	for seq := s.CachedInfo().State.FirstSeq; seq <= s.CachedInfo().State.LastSeq; seq++ {
+		if m, err := s.GetMsg(ctx, seq); err == nil && m.Header.Get(jetstream.MsgIDHeader) == id.MsgID(1) {
+			return fmt.Sprintf("sequence %d, %s", seq, m.Time)
+		}
+	}
+	return "none"
 }
 
 // feedState describes the key of a service's feed, and the last event of the service.
