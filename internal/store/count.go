@@ -59,15 +59,10 @@ func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]
 // stream, so CountPending goes on until it has reached the end. Otherwise the record could
 // change again before the owner's tail reads it, and neither would know that it exists.
 func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
-	sh := &rd.shards.subjects[shard]
-	all := jet.Range{Filters: []string{sh.timer + "*"}}
-	n := 0
+	var all jet.Range
 	c := Count{Late: map[uint64]LateRecord{}, Behind: true}
 	var done ended
 	read := func(m jet.Msg) (bool, error) {
-		if n++; !pauseScan(ctx, n) {
-			return false, rd.jet.Error("count timers", ctx.Err())
-		}
 		all.AfterSeq = m.Sequence
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
 		r, damaged := rd.dec.reads.decodeRecord(m.Data)
@@ -94,11 +89,11 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 		return true, nil //nolint:nilerr // the count leaves out records that cannot be decoded
 	}
 	for reads := 0; reads < maxCountReads && c.Behind; reads++ {
-		if err := rd.jet.Scan(ctx, sh.stream, all, read); err != nil {
+		if err := rd.scanPaced(ctx, "count timers", shard, all, read); err != nil {
 			return Count{}, err
 		}
 		var err error
-		if c.Last, err = rd.jet.LastOf(ctx, sh.stream, jet.Range{Filters: all.Filters}); err != nil {
+		if c.Last, err = rd.lastRecord(ctx, shard); err != nil {
 			return Count{}, err
 		}
 		c.Behind = all.AfterSeq < c.Last

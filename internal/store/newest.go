@@ -32,12 +32,7 @@ func (rd *Reader) Newest(ctx context.Context, shard int) (Newest, error) {
 // rising order, with the records that this build cannot read and that have no TTL. It costs a read of the
 // shard, and pauses as CountPending does. Errors: schemas.ErrUnavailable.
 func (rd *Reader) EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error {
-	sh := &rd.shards.subjects[shard]
-	n := 0
-	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
-		if n++; !pauseScan(ctx, n) {
-			return false, rd.jet.Error("read open timers", ctx.Err())
-		}
+	return rd.scanPaced(ctx, "read open timers", shard, jet.Range{}, func(m jet.Msg) (bool, error) {
 		if m.Sequence > through {
 			return false, nil
 		}

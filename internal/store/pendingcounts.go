@@ -213,13 +213,7 @@ func mostPending(services map[string]quota.Amount) (most, rest map[string]quota.
 // timers (schemas.State.Waits) with a revision up to through to fn. last is the revision of the newest record at the end, 0 for
 // none. Errors: schemas.ErrUnavailable.
 func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) (last uint64, err error) {
-	sh := &rd.shards.subjects[shard]
-	records := jet.Range{Filters: []string{sh.timer + "*"}}
-	n := 0
-	err = rd.jet.Scan(ctx, sh.stream, records, func(m jet.Msg) (bool, error) {
-		if n++; !pauseScan(ctx, n) {
-			return false, rd.jet.Error("count timers", ctx.Err())
-		}
+	err = rd.scanPaced(ctx, "count timers", shard, jet.Range{}, func(m jet.Msg) (bool, error) {
 		if m.Sequence > through {
 			return false, nil
 		}
@@ -231,7 +225,7 @@ func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn
 	if err != nil {
 		return 0, err
 	}
-	return rd.jet.LastOf(ctx, sh.stream, records)
+	return rd.lastRecord(ctx, shard)
 }
 
 // Use returns the use of the limits of its service by a timer.

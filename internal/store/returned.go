@@ -60,11 +60,7 @@ func (rd *Reader) waitingTwice(ctx context.Context, shard int, waiting []uint64)
 	if len(missing) == 0 {
 		return nil, nil
 	}
-	sh, n := &rd.shards.subjects[shard], 0
-	err = rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
-		if n++; !pauseScan(ctx, n) {
-			return false, rd.jet.Error("count timers", ctx.Err())
-		}
+	err = rd.scanPaced(ctx, "count timers", shard, jet.Range{HeadersOnly: true}, func(m jet.Msg) (bool, error) {
 		id, err := schemas.ParseTimerID(lastToken(m.Subject))
 		if key := CountKey(id); err == nil && missing[key] {
 			delete(missing, key)

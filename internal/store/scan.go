@@ -46,16 +46,11 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 
 // EachSchedule passes the schedules of a shard in state pending or paused to fn, in stream
 // order, starting after a sequence, until fn returns false. It reads every record of the shard
-// after that sequence, with the pauses of pauseScan. It also passes every record of a newer
+// after that sequence, with the pauses of scanPaced. It also passes every record of a newer
 // format that may have to fire (see Timer.Unread), because it may be a schedule. It leaves out
 // records that are damaged. Errors: those of fn, schemas.ErrUnavailable.
 func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn func(Timer) (more bool, err error)) error {
-	sh := &rd.shards.subjects[shard]
-	n := 0
-	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}, AfterSeq: after}, func(m jet.Msg) (bool, error) {
-		if n++; !pauseScan(ctx, n) {
-			return false, rd.jet.Error("read schedules", ctx.Err())
-		}
+	return rd.scanPaced(ctx, "read schedules", shard, jet.Range{AfterSeq: after}, func(m jet.Msg) (bool, error) {
 		t, ok := rd.dec.decode(&m)
 		if t.Unread == UnreadOpen {
 			return fn(t)
@@ -71,12 +66,7 @@ func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn 
 // wheel for a slot of their flow key to fn, until fn returns false. It costs a read of the whole
 // shard, and pauses as CountPending does. Errors: those of fn, schemas.ErrUnavailable.
 func (rd *Reader) EachDeferred(ctx context.Context, shard int, fn func(Timer) (more bool, err error)) error {
-	sh := &rd.shards.subjects[shard]
-	n := 0
-	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
-		if n++; !pauseScan(ctx, n) {
-			return false, rd.jet.Error("read deferred timers", ctx.Err())
-		}
+	return rd.scanPaced(ctx, "read deferred timers", shard, jet.Range{}, func(m jet.Msg) (bool, error) {
 		t, ok := rd.dec.decode(&m)
 		if r := &t.Record; !ok || !r.Deferred() || !r.Queued {
 			return true, nil
@@ -86,14 +76,28 @@ func (rd *Reader) EachDeferred(ctx context.Context, shard int, fn func(Timer) (m
 }
 
 const (
-	// pacedPause is the pause of a paced scan after each pacedBatch records. It leaves the
+	// pacedPause is the pause of scanPaced after each pacedBatch records. It leaves the
 	// server time for other requests.
 	pacedPause = 5 * time.Millisecond
 	pacedBatch = 1000
 )
 
-// pauseScan paces a scan of a whole shard. Call it with the number of records read so far.
-// It returns false if ctx has ended.
-func pauseScan(ctx context.Context, n int) bool {
-	return n%pacedBatch != 0 || pause.For(ctx, pacedPause)
+// scanPaced scans the records of a shard in a range without filters, and pauses after each pacedBatch of them. op says
+// what that is, for errors. Errors: those of fn, schemas.ErrUnavailable.
+func (rd *Reader) scanPaced(ctx context.Context, op string, shard int, r jet.Range, fn func(jet.Msg) (more bool, err error)) error {
+	sh, n := &rd.shards.subjects[shard], 0
+	r.Filters = []string{sh.timer + "*"}
+	return rd.jet.Scan(ctx, sh.stream, r, func(m jet.Msg) (bool, error) {
+		if n++; n%pacedBatch == 0 && !pause.For(ctx, pacedPause) {
+			return false, rd.jet.Error(op, ctx.Err())
+		}
+		return fn(m)
+	})
+}
+
+// lastRecord returns the revision of a shard's newest record, according to the leader; 0 if there is none. Errors:
+// schemas.ErrUnavailable.
+func (rd *Reader) lastRecord(ctx context.Context, shard int) (uint64, error) {
+	sh := &rd.shards.subjects[shard]
+	return rd.jet.LastOf(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}})
 }
