@@ -22,9 +22,15 @@ type Add struct {
 	Stored time.Time
 
 	inbox   *Inbox
-	d       *jet.Delivery // nil for a stranded add
-	remove  func() error  // removes a stranded add
+	d       delivery
 	arrival *arrival
+}
+
+// delivery settles one delivery of an add: a *jet.Delivery, or a strandedDelivery.
+type delivery interface {
+	Ack() error
+	Nak(after time.Duration) error
+	Working() error
 }
 
 // Done removes the add from the stream, at once or together with others; see bulkAcker.
@@ -35,19 +41,13 @@ func (a *Add) Done() {
 
 // Working restarts RouterAckWait. If the message is lost, the add is redelivered, which the
 // router recognises as a duplicate.
-func (a *Add) Working() {
-	if a.d != nil {
-		_ = a.d.Working()
-	}
-}
+func (a *Add) Working() { _ = a.d.Working() }
 
 // Retry requests a redelivery after a pause. If the request is lost, the redelivery comes
 // after RouterAckWait. A stranded add comes again with the next look for such adds.
 func (a *Add) Retry(after time.Duration) {
 	a.settle()
-	if a.d != nil {
-		_ = a.d.Nak(after)
-	}
+	_ = a.d.Nak(after)
 }
 
 // settle notes that the add is done or put off. Adds of an AddReader without an Inbox have no arrival.
@@ -57,12 +57,7 @@ func (a *Add) settle() {
 	}
 }
 
-func (a *Add) ack() error {
-	if a.d == nil {
-		return a.remove()
-	}
-	return a.d.Ack()
-}
+func (a *Add) ack() error { return a.d.Ack() }
 
 // Bounds of an AddReader.
 const (
@@ -134,18 +129,19 @@ func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 		pause.For(ctx, rest)
 	}
 	r.last = time.Now()
-	adds := []*Add{r.addOf(d)}
+	adds := []*Add{addOf(&d.Msg, d.Deliveries, d, r.moved)}
 	for len(adds) < most {
 		if d, err = r.r.TryNext(); err != nil || d == nil {
 			return adds, err
 		}
-		adds = append(adds, r.addOf(d))
+		adds = append(adds, addOf(&d.Msg, d.Deliveries, d, r.moved))
 	}
 	return adds, nil
 }
 
-func (r *AddReader) addOf(d *jet.Delivery) *Add {
-	return &Add{Header: d.Header, Data: d.Data, Seq: d.Sequence, Deliveries: d.Deliveries, Account: schemas.TenantAddAccount(d.Subject), Stored: at(r.moved, d.Time), d: d}
+// addOf returns the add in a message of TIMERS_ADD.
+func addOf(m *jet.Msg, deliveries uint64, d delivery, moved func(time.Time) time.Time) *Add {
+	return &Add{Header: m.Header, Data: m.Data, Seq: m.Sequence, Deliveries: deliveries, Account: schemas.TenantAddAccount(m.Subject), Stored: at(moved, m.Time), d: d}
 }
 
 // Rest ends the reader and returns the adds that have arrived. The server would redeliver
@@ -153,7 +149,7 @@ func (r *AddReader) addOf(d *jet.Delivery) *Add {
 func (r *AddReader) Rest() []*Add {
 	var adds []*Add
 	for _, d := range r.r.Drain() {
-		adds = append(adds, r.addOf(d))
+		adds = append(adds, addOf(&d.Msg, d.Deliveries, d, r.moved))
 	}
 	return adds
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
 // Work-around 24 (docs/internals/nats-server.md). After a server was killed, TIMERS_ADD may have an add that the routers'
-// consumer counts as acknowledged: a stranded add. The server neither delivers nor removes it. It would stay for ever,
-// stop the purges of finished adds (see Adds.removeAdds), and count as an add that waits. An Inbox looks for stranded adds
-// and passes them to its router once more, as adds that were delivered before. Usually the timer is stored, and
+// consumer counts as acknowledged: a stranded add. The server neither delivers nor removes it. As long as the stream has
+// it, finished adds are not purged (see Adds.removeAdds), and status shows an add that waits. An Inbox looks for stranded
+// adds and passes them to its router once more, as adds that were delivered before. Usually the timer is stored, and
 // the add is a duplicate.
 
 // strandedLook is the pause between two looks for stranded adds. An add is stranded if two looks find it: the server
@@ -57,19 +56,24 @@ func (a *Adds) stranded(ctx context.Context, from door, most int) (adds []*Add, 
 	msgs, _, err := a.jet.Next(ctx, schemas.StreamAdd, from.filter, info.State.FirstSeq-1, most)
 	for _, m := range msgs {
 		if m.Sequence <= c.AckFloor.Stream {
-			adds = append(adds, a.strandedAdd(m))
+			adds = append(adds, addOf(m, 2, strandedDelivery{a, m.Sequence}, a.moved))
 		}
 	}
 	return adds, err
 }
 
-func (a *Adds) strandedAdd(m *jet.Msg) *Add {
-	return &Add{
-		Header: m.Header, Data: m.Data, Seq: m.Sequence, Deliveries: 2, Account: schemas.TenantAddAccount(m.Subject), Stored: at(a.moved, m.Time),
-		remove: func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), purgeTimeout)
-			defer cancel()
-			return a.RemoveAdd(ctx, m.Sequence)
-		},
-	}
+// strandedDelivery is a delivery of a stranded add. Nak and Working do nothing, because the server does not know of the
+// delivery: the next look for stranded adds delivers the add again.
+type strandedDelivery struct {
+	adds *Adds
+	seq  uint64
 }
+
+func (d strandedDelivery) Ack() error {
+	ctx, cancel := context.WithTimeout(context.Background(), purgeTimeout)
+	defer cancel()
+	return d.adds.RemoveAdd(ctx, d.seq)
+}
+
+func (strandedDelivery) Nak(time.Duration) error { return nil }
+func (strandedDelivery) Working() error          { return nil }
