@@ -36,7 +36,7 @@ type Adds struct {
 	arrivals arrivals
 	// unfilteredFrom is manyLeft, or less in tests; see purgeFilter.
 	unfilteredFrom uint64
-	// strandedLook is the constant, except in tests.
+	// strandedLook is the constant strandedLook, or less in tests.
 	strandedLook time.Duration
 }
 

@@ -53,7 +53,8 @@ func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]
 // Errors: schemas.ErrUnavailable, also for more than maxCounted timers or maxLate later records; that of ctx.
 //
 // A record has several revisions if a node or a server was killed before it removed them, or if the server has brought
-// some back; see returned.go. Then only the newest one counts, and CountPending has the others deleted.
+// some back; see returned.go. Then only the newest one counts, and CountPending has the others deleted, unless
+// the newest one is damaged or another client wrote it.
 //
 // It reads in stream order. A record that changes before it is read moves to the end of the
 // stream, so CountPending goes on until it has reached the end. Otherwise the record could

@@ -113,5 +113,5 @@
 //
 // There is one exception (work-around 23): the server may forget the removal of messages at the start of a block. After
 // a SIGKILL they exist again. If a record still has a later revision, the next count of the shard removes the older one
-// (returned.go). If the later one expires before, the older one is the record again.
+// (returned.go). If the later one expires before that count, the older one is the record again.
 package store

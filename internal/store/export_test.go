@@ -60,6 +60,11 @@ func (a *Adds) PurgeWithoutFilterFrom(left uint64) { a.unfilteredFrom = left }
 // LookForStranded sets the pause between two looks for stranded adds. Call it before OpenInbox.
 func (a *Adds) LookForStranded(every time.Duration) { a.strandedLook = every }
 
+// Stranded looks once for stranded adds on timers.add.
+func (a *Adds) Stranded(ctx context.Context) (adds []*Add, tooOld []uint64, err error) {
+	return a.stranded(ctx, defaultDoor, addsMost)
+}
+
 // RemoveAdds is removeAdds for adds on timers.add.
 func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
 	return a.removeAdds(ctx, defaultDoor, seqs)

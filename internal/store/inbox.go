@@ -54,9 +54,9 @@ func (in *Inbox) ackOne(a *Add) {
 	}
 }
 
-// Read passes groups of 1 to most adds to handle, in the stream's order, until ctx ends.
-// handle should block while it has enough adds: Read then asks for no more. Another goroutine may call it at the same
-// time, for stranded adds (readStranded). Read is called once, by one goroutine.
+// Read passes groups of 1 to most adds to handle until ctx ends, in the stream's order. handle should block while it has
+// enough adds: Read then asks for no more. A second goroutine passes stranded adds (readStranded), out of order, so handle
+// must be safe for concurrent use. Read is called once, by one goroutine.
 func (in *Inbox) Read(ctx context.Context, most int, handle func([]*Add)) {
 	var stranded sync.WaitGroup
 	defer stranded.Wait()

@@ -26,7 +26,7 @@ type Add struct {
 	arrival *arrival
 }
 
-// delivery settles one delivery of an add: a *jet.Delivery, or a strandedDelivery.
+// delivery acknowledges, postpones or prolongs one delivery of an add. Implementations: *jet.Delivery, strandedDelivery.
 type delivery interface {
 	Ack() error
 	Nak(after time.Duration) error
@@ -40,7 +40,7 @@ func (a *Add) Done() {
 }
 
 // Working restarts RouterAckWait. If the message is lost, the add is redelivered, which the
-// router recognises as a duplicate.
+// router recognises as a duplicate. It does nothing for a stranded add.
 func (a *Add) Working() { _ = a.d.Working() }
 
 // Retry requests a redelivery after a pause. If the request is lost, the redelivery comes

@@ -13,7 +13,8 @@ import (
 // Work-around 23 (docs/internals/nats-server.md). A server that was killed may bring replaced revisions back, anywhere
 // in a shard. An owner that takes a shard whose last owner has died counts the shard (Reader.CountPending), which reads
 // every record. So the count finds records with several revisions, counts the newest one only, and has the others
-// deleted before the newest one expires. It cannot find a revision whose successors had expired before the kill.
+// deleted before the newest one expires. It cannot find a revision whose successors had expired before the kill, or
+// expire before the count.
 
 // maxEnded bounds the records in ended, 16 bytes each: 64 MiB for each shard that is counted. A count does not search
 // for replaced revisions among further records.
@@ -72,8 +73,8 @@ func (rd *Reader) waitingTwice(ctx context.Context, shard int, waiting []uint64)
 }
 
 // onlyNewest returns the timers of waiting whose newest revision waits, each once. waiting is sorted and has revisions up
-// to through. done has the other records. onlyNewest has the older revisions of these records deleted. Errors:
-// schemas.ErrUnavailable, and that of ctx.
+// to through. done has the other records. onlyNewest has the older revisions of records in waiting or done deleted, unless
+// the newest one is damaged or another client wrote it. Errors: schemas.ErrUnavailable, and that of ctx.
 func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, done ended, through uint64) ([]uint64, error) {
 	several, err := rd.waitingTwice(ctx, shard, waiting)
 	if err != nil {
@@ -110,7 +111,7 @@ func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, d
 		}
 	}
 	if removing > 0 {
-		rd.log.Warn().Int("shard", shard).Int("revisions", removing).Msg("removing replaced revisions of records, which existed after a node or a server was killed")
+		rd.log.Warn().Int("shard", shard).Int("revisions", removing).Msg("removing replaced revisions of records that a killed node had not removed, or a killed server has brought back")
 	}
 	return slices.DeleteFunc(slices.Compact(waiting), func(key uint64) bool { return over[key] }), nil
 }

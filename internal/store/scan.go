@@ -82,8 +82,8 @@ const (
 	pacedBatch = 1000
 )
 
-// scanPaced scans the records of a shard in a range without filters, and pauses after each pacedBatch of them. op says
-// what that is, for errors. Errors: those of fn, schemas.ErrUnavailable.
+// scanPaced passes the records of a shard to fn, in stream order, until fn returns false, and pauses after each pacedBatch
+// of them. It sets r.Filters. Errors name the operation op: those of fn, schemas.ErrUnavailable, also if ctx ends.
 func (rd *Reader) scanPaced(ctx context.Context, op string, shard int, r jet.Range, fn func(jet.Msg) (more bool, err error)) error {
 	sh, n := &rd.shards.subjects[shard], 0
 	r.Filters = []string{sh.timer + "*"}

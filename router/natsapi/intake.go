@@ -114,11 +114,18 @@ func newGroup(in *intake, msgs []*store.Add) *group {
 	}
 	in.groups.Add(1)
 	in.busy.Add(1)
-	in.seen.Store(max(in.seen.Load(), msgs[len(msgs)-1].Seq))
+	in.saw(msgs[len(msgs)-1].Seq)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.timer = time.AfterFunc(workingInterval, g.working)
 	return g
+}
+
+// saw raises seen. The inbox may pass two groups at the same time.
+func (in *intake) saw(seq uint64) {
+	for seen := in.seen.Load(); seq > seen && !in.seen.CompareAndSwap(seen, seq); {
+		seen = in.seen.Load()
+	}
 }
 
 func (g *group) working() {
