@@ -104,6 +104,9 @@ type entry struct {
 	// wasPending is true if the claim in flight, or the final record of a rejected claim, will
 	// reduce the number of pending timers.
 	wasPending bool
+	// unclear is true if a claim of this revision got no answer: it may still be stored. The entry may
+	// have made another decision since. See isLateClaim.
+	unclear bool
 	// fails counts the failures of the present step in a row, up to maxFails.
 	fails uint8
 	// stateBefore is the state that the claim in flight replaces.
@@ -128,6 +131,9 @@ type extra struct {
 	firedMsBefore int64
 	// failedMs is the end in the final record of the last ActFail.
 	failedMs int64
+	// left is true if the number of pending timers no longer includes the timer, because another claim
+	// than the entry's was stored: that of an earlier owner, or an unclear one.
+	left bool
 	recurring
 }
 

@@ -53,11 +53,11 @@ import (
 // A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T] [end=T]
 // [callback] [state=S] [moves=N]; it was added at the start of the script. With the word claimed it has
 // what its last claim in the script wrote, with last-epoch=N as if that owner had made the
-// claim. Its run N is called id/N.
+// claim, and with the word first what its first claim wrote. Its run N is called id/N.
 func TestCoreScripts(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
-		s := &coreScript{names: map[schemas.TimerID]string{}, claims: map[schemas.TimerID]schemas.Record{}}
+		s := &coreScript{names: map[schemas.TimerID]string{}, claims: map[schemas.TimerID]schemas.Record{}, first: map[schemas.TimerID]schemas.Record{}}
 		datadriven.RunTest(t, path, s.run)
 	})
 }
@@ -69,7 +69,8 @@ const scriptStartMs = 1_800_000_000_000
 type coreScript struct {
 	core    *scheduler.Core
 	names   map[schemas.TimerID]string
-	claims  map[schemas.TimerID]schemas.Record
+	claims  map[schemas.TimerID]schemas.Record // the last claim of each timer
+	first   map[schemas.TimerID]schemas.Record // its first claim
 	finals  map[schemas.TimerID]scheduler.ActFinish
 	epoch   uint64
 	lastRev uint64
@@ -224,7 +225,11 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 	out := store.Timer{ID: scriptID(name)}
 	s.names[out.ID] = name
 	r := &out.Record
-	if rec, ok := s.claims[out.ID]; ok && slices.Contains(words, "claimed") {
+	claims := s.claims
+	if slices.Contains(words, "first") {
+		claims = s.first
+	}
+	if rec, ok := claims[out.ID]; ok && slices.Contains(words, "claimed") {
 		*r = rec
 		if r.Schedule != nil {
 			r.Schedule = r.Schedule.Clone()
@@ -269,7 +274,7 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			r.Attempt = uint32(n)
 		case "callback":
 			r.Callback = "https://example.com/"
-		case "claimed":
+		case "claimed", "first":
 		case "every":
 			r.Schedule.Every = value
 		case "limit":
@@ -394,6 +399,9 @@ func (s *coreScript) print(out *strings.Builder, actions []scheduler.Action) {
 			delayed(out, a.Delay)
 		case scheduler.ActClaim:
 			s.claims[a.ID] = *a.Record
+			if _, again := s.first[a.ID]; !again {
+				s.first[a.ID] = *a.Record
+			}
 			if a.Record.Schedule != nil {
 				s.printTurn(out, a)
 				continue

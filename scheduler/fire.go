@@ -73,7 +73,7 @@ func (k *Core) moveDue() {
 
 func (k *Core) claim(e *entry) {
 	e.phase = phaseClaiming
-	e.wasPending = e.rec.State == schemas.StatePending
+	e.wasPending = e.rec.State == schemas.StatePending && !e.left()
 	rec := e.rec
 	e.keepFields()
 	rec.Reclaim()
@@ -99,11 +99,44 @@ func (k *Core) claimed(e *entry) {
 // Otherwise the clock could have an applied offset that includes the write and a number that
 // does not, and the next owner's count would report a missing timer.
 func (k *Core) countClaim(t store.Timer) {
-	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev && (e.claimed(&t.Record) || e.isFailOf(&t.Record)) {
+	e := k.entries[t.ID]
+	switch {
+	case e == nil || t.Rev <= e.rev:
+	case e.wasPending && (e.claimed(&t.Record) || e.isFailOf(&t.Record)):
 		e.wasPending = false
+		k.pending.n--
+	case k.isLateClaim(e, &t.Record) && e.waits():
+		e.wasPending, e.more().left = false, true
 		k.pending.n--
 	}
 }
+
+// isLateClaim reports whether a record has a claim of this term that is not the entry's: one that got no
+// answer, and was stored after a reread had found the revision before it.
+func (k *Core) isLateClaim(e *entry, r *schemas.Record) bool {
+	if !e.unclear || r.Epoch != k.epoch {
+		return false
+	}
+	if r.Schedule == nil {
+		return r.State == schemas.StateDelivered && !e.claimed(r)
+	}
+	return !r.State.Waits() && !e.claimed(r)
+}
+
+// inherit takes over from an entry of the same revision that its claim is unclear. The tail may have brought
+// that claim before a reread found the revision.
+func (e *entry) inherit(before *entry) {
+	if e.rev != before.rev || !before.unclear {
+		return
+	}
+	ended := before.rec.Schedule == nil || before.extra.turn != nil && !before.extra.turn.Record.State.Waits()
+	if e.unclear = true; before.left() || ended && !before.wasPending {
+		e.more().left = true
+	}
+}
+
+// left returns the field of extra.
+func (e *entry) left() bool { return e.extra != nil && e.extra.left }
 
 // claimed reports whether a record of this term is the entry's claim, in flight or stored. It
 // may also be an earlier claim of this term, which was counted then: the tail has brought the
@@ -137,8 +170,12 @@ func (k *Core) onClaimed(ev EvClaimed) {
 		e.rev, e.fails = ev.Rev, 0
 		k.claimed(e)
 		k.publish(e)
-	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
-		// Another write came first, or the claim was stored and its answer lost.
+	case errors.Is(ev.Err, schemas.ErrUnavailable):
+		// The claim may be stored now or later, or lost.
+		e.unclear = true
+		k.reread(e)
+	case isRevision(ev.Err):
+		// Another write came first.
 		k.reread(e)
 	case store.Permanent(ev.Err):
 		k.refuseClaim(e, ev.Err)
@@ -220,12 +257,13 @@ func (k *Core) onReread(ev EvReread) {
 		k.done(e)
 		if n := k.entries[ev.ID]; n != nil {
 			n.fails = fails
+			n.inherit(e)
 		}
 	case r.State == schemas.StateDelivered && r.Epoch == k.epoch:
 		// This term's claim is stored; only its answer was lost. It may also be an earlier
 		// claim of this term, which was counted then and published long ago: the tail brought
 		// the revision before it, and this entry claimed that one.
-		e.wasPending = e.wasPending && e.claimed(r)
+		e.wasPending = e.wasPending && (e.claimed(r) || k.isLateClaim(e, r))
 		e.rev, e.rec, e.fails = ev.Timer.Rev, *r, 0
 		k.claimed(e)
 		k.publishChecked(e)

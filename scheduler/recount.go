@@ -310,8 +310,8 @@ func (k *Core) endsWait(r *schemas.Record) bool {
 // waits reports whether the entry's revision waits. The claim of a one-shot timer is in e.rec at once, that
 // of a schedule is not.
 func (e *entry) waits() bool {
-	unclaimed := e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil && !e.more().left
-	return e.wasPending || e.rec.State == schemas.StatePending && unclaimed
+	unclaimed := e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil
+	return e.wasPending || e.rec.State == schemas.StatePending && unclaimed && !e.left()
 }
 
 // count ends the running count and starts another, if it is time.

@@ -61,9 +61,6 @@ type recurring struct {
 	looked, open bool
 	// waits is true if the schedule has waited for its calendars since its last plan.
 	waits bool
-	// left is true if the number of pending timers no longer includes the schedule, because the last claim of
-	// an earlier owner was stored after the count.
-	left bool
 	// result is the result of a run whose deadline has passed; nil until the leader has
 	// answered. asked is the run of the ActLook in flight, 0 for the last run.
 	result *recurrence.Result
@@ -153,7 +150,7 @@ func (k *Core) turn(e *entry) {
 		}
 	}
 	e.phase, r.woken = phaseClaiming, false
-	e.wasPending = e.rec.State.Waits() && !r.turn.Record.State.Waits()
+	e.wasPending = e.rec.State.Waits() && !e.left() && !r.turn.Record.State.Waits()
 	k.inflight++
 	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &r.turn.Record})
 }

@@ -19,7 +19,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	}
 	k.resumeClaims(t)
 	switch {
-	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r):
+	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r), k.isLateClaim(e, r):
 		k.claimed(e)
 	case e.isFailOf(r):
 		// The final record of a rejected claim is stored; only its answer was lost.
@@ -29,7 +29,12 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	if r.Pending() {
 		e.keepNewer(t)
 	}
-	if n := k.doneOrWoken(e, woken); n != nil && !woken {
+	n := k.doneOrWoken(e, woken)
+	if n == nil {
+		return
+	}
+	n.inherit(e)
+	if !woken {
 		n.fails = fails
 	}
 }
@@ -53,17 +58,21 @@ func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 	return l.Epoch == k.epoch && l.Run == number && l.ClaimedMs == e.extra.turnMs
 }
 
-// resumeClaims completes the last run and the last overdue event of a schedule if an earlier
-// owner claimed them, and the clock from which this term resumed may be older than the claim:
-// the event may be missing. The entry holds the low watermark before the claim's tick, or pins
+// resumeClaims completes the last run and the last overdue event of a schedule if their events may be
+// missing: an earlier owner claimed them, and the clock from which this term resumed may be older than the
+// claim, or an unclear claim of this term is stored after all. The entry holds the low watermark before the claim's tick, or pins
 // the applied offset before the claim, so the next owner also completes the claim if this term
 // does not.
 func (k *Core) resumeClaims(t store.Timer) {
 	s := t.Record.Schedule
-	if l := &s.Last; k.resumes(l, t.Rev) {
+	var known *schemas.Schedule // the revision whose claim is unclear, nil for none
+	if e := k.entries[t.ID]; e != nil && e.unclear && t.Rev > e.rev && !k.isClaimOf(e, &t.Record) {
+		known = e.rec.Schedule
+	}
+	if l := &s.Last; known != nil && l.Epoch == k.epoch && *l != known.Last || k.resumes(l, t.Rev) {
 		k.resume(t, schemas.RunTimer(t.ID, l.Run), !s.AlarmIsLast(), k.checkRun)
 	}
-	if a := &s.Alarm; k.resumes(a, t.Rev) {
+	if a := &s.Alarm; known != nil && a.Epoch == k.epoch && *a != known.Alarm || k.resumes(a, t.Rev) {
 		k.resume(t, schemas.OverdueTimer(t.ID, a.Run), s.AlarmIsLast(), k.checkAlarm)
 	}
 }

@@ -321,12 +321,31 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 			answer(schemas.ErrUnavailable, deadline+1)
 		}
 	}
+	// late carries the request out after the caller has given up.
+	late := func(at int64) {
+		w.stats.Late++
+		answer(schemas.ErrUnavailable, deadline+1)
+		w.at(at, func() {
+			if upTo, ok := net.reach(r); ok {
+				_ = r.CarryOut(upTo, false)
+			}
+		})
+	}
 	if w.now < n.cutUntil || net.loses() {
+		if w.p.late && w.oneIn(2) {
+			late(deadline + int64(w.between(0, 3*time.Second)))
+			return
+		}
 		w.stats.Lost++
 		fail()
 		return
 	}
-	w.after(net.delay(), func() {
+	arrives := w.now + int64(net.delay())
+	if arrives > deadline {
+		late(arrives)
+		return
+	}
+	w.at(arrives, func() {
 		upTo, ok := net.reach(r)
 		if !ok {
 			w.stats.Lost++

@@ -48,6 +48,7 @@ type params struct {
 	midPauses   bool
 	cuts        bool
 	elections   bool
+	late        bool // servers carry requests out after the callers have given up
 	replaced    bool // owners read revisions of records that were replaced before they were read, as from memory
 	deposed     bool // servers that led a shard's stream answer requests after the next election
 	serverKills bool
@@ -127,6 +128,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	p.drift, p.stops, p.burst = one(2), one(2), one(3)
 	p.deposed = seed%6 == 1 && p.servers > 1
 	p.replaced = seed%5 == 3
+	p.late = seed%4 == 2
 	if seed%8 == 4 { // timers wait long in the queues, while the only server's clock is set back
 		p.jumps, p.servers, p.maxInflight = true, 1, 1
 		p.slow, p.slowest = 5, 7*time.Second
@@ -185,7 +187,7 @@ func (p *params) String() string {
 		on   bool
 	}{
 		{"loss", p.loss > 0}, {"slow", p.slow > 0}, {"lag", p.lag}, {"crashes", p.crashes}, {"pauses", p.pauses}, {"mid-pauses", p.midPauses},
-		{"cuts", p.cuts}, {"elections", p.elections}, {"replaced", p.replaced}, {"deposed", p.deposed}, {"server-kills", p.serverKills}, {"jumps", p.jumps}, {"drift", p.drift}, {"stops", p.stops},
+		{"cuts", p.cuts}, {"elections", p.elections}, {"late", p.late}, {"replaced", p.replaced}, {"deposed", p.deposed}, {"server-kills", p.serverKills}, {"jumps", p.jumps}, {"drift", p.drift}, {"stops", p.stops},
 		{"outage", p.outage}, {"riser", p.riser}, {"small-age", p.smallAge}, {"burst", p.burst},
 		{"refusals", p.refusals}, {"shrink", p.shrink},
 		{"damage", p.damage}, {"far", p.far},
