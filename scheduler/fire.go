@@ -111,7 +111,7 @@ func (k *Core) countClaim(t store.Timer) {
 	}
 }
 
-// isLateClaim reports whether a record has a claim of this term that is not the entry's: one that got no
+// isLateClaim reports whether a record has a claim of this term that is not the entry's: the claim got no
 // answer, and was stored after a reread had found the revision before it.
 func (k *Core) isLateClaim(e *entry, r *schemas.Record) bool {
 	if !e.unclear || r.Epoch != k.epoch {
