@@ -187,6 +187,42 @@ func TestFirstFired(t *testing.T) {
 	}
 }
 
+// TestLatestDue: format 2 stores the latest due time of a timer that was moved to an earlier one, and an event without it
+// is marked as one whose record has more. A build that does not know the field keeps it.
+func TestLatestDue(t *testing.T) {
+	t.Parallel()
+	r := full()
+	r.Attempts, r.History, r.Ext, r.DueMs = nil, nil, nil, r.ScheduledMs
+	r.State, r.Queued = schemas.StatePending, true
+	due := r.DueMs
+	for _, step := range []struct{ dueMs, latest, last int64 }{
+		{due + 9000, 0, due + 9000},            // later
+		{due + 2000, due + 9000, due + 9000},   // earlier
+		{due + 5000, due + 9000, due + 9000},   // later, but not the latest
+		{due + 9000, 0, due + 9000},            // the latest again
+		{due + 1000, due + 9000, due + 9000},   // earlier
+		{due + 12000, 0, due + 12000},          // later than ever
+		{due - 1000, due + 12000, due + 12000}, // earlier than ever
+	} {
+		if err := r.Reschedule(step.dueMs, added, schemas.Caller{}); err != nil {
+			t.Fatal(err)
+		}
+		if r.History = nil; r.LatestDueMs != step.latest || r.LastWaitMs() != step.last {
+			t.Errorf("moved to %d: latest due time %d, last wait %d; want %+v", step.dueMs, r.LatestDueMs, r.LastWaitMs(), step)
+		}
+		got, err := schemas.DecodeRecord(r.Append(nil))
+		if err != nil || !reflect.DeepEqual(got, r) {
+			t.Errorf("%v: got\n%+v, want\n%+v", err, got, r)
+		}
+	}
+	if r.DueMs = r.ScheduledMs; !r.Extended() {
+		t.Error("the record does not count as extended")
+	}
+	if r.LatestDueMs = due - 5000; r.LastWaitMs() != r.DueMs { // an older build moved it later
+		t.Errorf("last wait %d, want the due time %d", r.LastWaitMs(), r.DueMs)
+	}
+}
+
 // TestRecordFormats checks that each format decodes to the encoded record. Format 1 drops
 // history and extensions.
 func TestRecordFormats(t *testing.T) {

@@ -24,6 +24,9 @@ type Record struct {
 	// PauseNote says why a one-shot timer is paused, at most MaxPauseNote bytes. A schedule
 	// has its note in Progress. Format 1 does not store it.
 	PauseNote string
+	// LatestDueMs is the latest due time with which the record has waited, if that is after DueMs: the
+	// timer was moved to an earlier time since. Otherwise it is 0, or before DueMs. Format 1 does not store it.
+	LatestDueMs int64
 	// Schedule makes the timer recur; nil for a one-shot timer.
 	Schedule *Schedule
 	// Origin names the schedule whose run the record describes; nil for all other records.
@@ -173,6 +176,17 @@ func (r *Record) LateFromMs() int64 {
 	}
 	return from
 }
+
+// MovedFrom notes the due time that an operation has replaced; see LatestDueMs. Call it after DueMs is set.
+func (r *Record) MovedFrom(dueMs int64) {
+	if r.LatestDueMs = max(r.LatestDueMs, dueMs); r.LatestDueMs <= r.DueMs {
+		r.LatestDueMs = 0
+	}
+}
+
+// LastWaitMs returns the latest due time with which the record, or an earlier revision of it, has waited, in Unix
+// milliseconds. A build without LatestDueMs may have moved the timer; LastWaitMs then is at least DueMs.
+func (r *Record) LastWaitMs() int64 { return max(r.DueMs, r.LatestDueMs) }
 
 // Fired returns the attributes that Belfry adds to the event of the record's run. attempt
 // is the number of finished or, for an event that is about to be called back, begun

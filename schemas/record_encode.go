@@ -64,6 +64,7 @@ const (
 	extAttempts = 6
 	extPause    = 8
 	extFirst    = 10
+	extLatest   = 12
 	extSchedule = 7
 	extOrigin   = 9
 	extDeferral = 11
@@ -77,7 +78,7 @@ const maxField = 64 << 20
 func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
-// RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs and Ext; a record with a
+// RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs, LatestDueMs and Ext; a record with a
 // Schedule, an Origin, a Deferral or a Key is written in format 2 instead, because it would become
 // another timer without them. The encoding is binary rather than JSON because each timer's record is
 // encoded three times and decoded four.
@@ -135,11 +136,11 @@ func (o *Outcome) append(dst []byte) []byte {
 }
 
 // Extended reports whether a message on timers.fired lacks a part of the record: attempts,
-// history, an earlier firing, extensions, a deferral, an ordering key, or a due time that is not the nominal time, such
+// history, an earlier firing, an earlier due time, extensions, a deferral, an ordering key, or a due time that is not the nominal time, such
 // as that of a run with jitter. The origin of a run is in the message's claim. HeaderRetry or the
 // event has the retry policy, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
-	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.Key != "" || r.DueMs != r.ScheduledMs
+	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || r.LatestDueMs != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.Key != "" || r.DueMs != r.ScheduledMs
 }
 
 // appendExtensions appends the block of extensions with its length.
@@ -169,6 +170,9 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 	}
 	if r.FirstFiredMs != 0 {
 		block = appendExtension(block, Extension{extFirst, binary.AppendVarint(valueRoom[:0], r.FirstFiredMs)})
+	}
+	if r.LatestDueMs != 0 {
+		block = appendExtension(block, Extension{extLatest, binary.AppendVarint(valueRoom[:0], r.LatestDueMs)})
 	}
 	if r.Schedule != nil {
 		block = appendExtension(block, Extension{extSchedule, r.Schedule.append(nil)})
@@ -367,11 +371,9 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 		r.PauseNote = string(value)
 		ok = r.PauseNote != ""
 	case kind == extFirst && r.FirstFiredMs == 0:
-		d := decoder{b: value}
-		first := d.varint()
-		if ok = first != 0 && !d.bad && len(d.b) == 0; ok {
-			r.FirstFiredMs = first
-		}
+		r.FirstFiredMs, ok = readTime(value)
+	case kind == extLatest && r.LatestDueMs == 0:
+		r.LatestDueMs, ok = readTime(value)
 	case kind == extSchedule && r.Schedule == nil:
 		r.Schedule = readSchedule(value)
 		ok = r.Schedule != nil
@@ -386,6 +388,15 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 		ok = r.Key != ""
 	}
 	return ok
+}
+
+// readTime decodes an extension that is one time. It returns 0 for a value that is malformed.
+func readTime(value []byte) (ms int64, ok bool) {
+	d := decoder{b: value}
+	if ms = d.varint(); ms == 0 || d.bad || len(d.b) > 0 {
+		return 0, false
+	}
+	return ms, true
 }
 
 func (d *decoder) outcome() (o Outcome) {

@@ -51,7 +51,9 @@ func (r *Record) Reschedule(dueMs, nowMs int64, by Caller) error {
 	case r.State != StatePending && r.State != StatePaused:
 		return r.tooLate("reschedule")
 	}
+	was := r.DueMs
 	r.DueMs, r.ScheduledMs = dueMs, dueMs
+	r.MovedFrom(was)
 	r.Moves++
 	r.Note(Operation{OperationReschedule, nowMs, by})
 	return nil

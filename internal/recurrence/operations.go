@@ -348,6 +348,7 @@ func (p *Plan) replan(rec *schemas.Record, nowMs int64) {
 	t := turn{p: p, s: rec.Schedule, now: nowMs}
 	t.Record = *rec
 	t.plan(rec.State == schemas.StatePending)
+	t.Record.MovedFrom(rec.DueMs)
 	*rec = t.Record
 }
 
