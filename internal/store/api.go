@@ -117,6 +117,9 @@ type Clock struct {
 	// has planned the next runs of all schedules of the shard; see scheduler/replan.go. An owner
 	// with another basis plans them again. Older builds do not write it; it is empty then.
 	Basis string `json:"basis,omitempty"`
+	// Ended is the revision up to which the shard's list of ended timers is complete; see endedlist.go. The next owner
+	// lists the final records after it. Older builds do not write it; it is 0 then.
+	Ended uint64 `json:"ended,omitempty"`
 }
 
 // States of Presence.Scheduler.

@@ -28,6 +28,7 @@
 //	                                            their ticks; far.<hour> is the hour's mark (far.go)
 //	               meta                         one key that always exists; see LoadTicks
 //	               journal                      the records of the last batches (journal.go)
+//	               ended.<class>.<n>            ended timers that could fire again (endedlist.go)
 //
 // The buckets of timers allow per-message TTLs and direct gets, and discard new: a
 // full bucket refuses writes. New timers are refused earlier, so that a part of the

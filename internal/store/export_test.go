@@ -133,3 +133,21 @@ func (a *Adds) Waits() int {
 	defer a.arrivals.mu.Unlock()
 	return len(a.arrivals.waits)
 }
+
+// EncodeEnded and DecodeEnded are those of a chunk of ended timers.
+func EncodeEnded(timers []EndedTimer) []byte { return appendEnded(nil, timers) }
+
+// DecodeEnded decodes a chunk.
+func DecodeEnded(b []byte) ([]EndedTimer, error) { return decodeEnded(b) }
+
+// SetMostEnded bounds the timers of a chunk.
+func (l *EndedLists) SetMostEnded(n int) { l.most = n }
+
+// Ended returns the list of a shard in the order of its chunks, and the number of chunks.
+func (l *EndedLists) Ended(ctx context.Context, shard int) (all []EndedTimer, chunks int, err error) {
+	err = l.each(ctx, shard, func(timers []EndedTimer) error {
+		all, chunks = append(all, timers...), chunks+1
+		return nil
+	})
+	return all, chunks, err
+}

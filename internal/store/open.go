@@ -42,6 +42,7 @@ type Store struct {
 	*Loader
 	*Records
 	*revisionGC
+	*EndedLists
 	*Inspector
 	DamageReports
 	Health
@@ -52,7 +53,7 @@ type Store struct {
 
 // shardSubjects names the stream of a shard and the prefixes of its keys.
 type shardSubjects struct {
-	stream, timer, slot, far, meta, journal, touch string
+	stream, timer, slot, far, meta, journal, touch, ended string
 }
 
 const (
@@ -165,7 +166,8 @@ func (s *Store) openRecords() {
 	s.Reader = newReader(s.jet, s.Shards, s.Clocks, dec, s.log)
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
-	s.Reader.gc = s.revisionGC
+	s.EndedLists = newEndedLists(s.jet, s.Shards, s.revisionGC, s.cfg.Retention, min(s.jet.MaxPayload(), int64(s.cfg.MaxPayload)), s.log)
+	s.Reader.gc, s.Reader.ended = s.revisionGC, s.EndedLists
 	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards), cache: newRecordCache(s.jet)}
 	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader}
 	s.Inspector = &Inspector{

@@ -25,6 +25,8 @@ type Reader struct {
 	log    zerolog.Logger
 	// gc deletes the replaced revisions that a count finds; nil for a reader that only reads.
 	gc *revisionGC
+	// ended has the timers whose returned revisions a count deletes; nil if gc is nil.
+	ended *EndedLists
 	// barriers are those of GetNewest.
 	barriers *barriers
 	// listTime is the constant, except in tests.

@@ -24,7 +24,7 @@ func newShards(c *jet.Client, geo schemas.Geometry) *Shards {
 	for n := range h.subjects {
 		p := "$KV." + schemas.BucketTimers(n) + "."
 		sh := &h.subjects[n]
-		sh.stream, sh.timer, sh.slot, sh.far, sh.meta, sh.journal, sh.touch = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"far.", p+"meta", p+"journal", p+"touch"
+		sh.stream, sh.timer, sh.slot, sh.far, sh.meta, sh.journal, sh.touch, sh.ended = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"far.", p+"meta", p+"journal", p+"touch", p+"ended."
 	}
 	return h
 }

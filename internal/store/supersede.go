@@ -255,6 +255,9 @@ type superseded struct {
 	// reconnects is the number of reconnects before the later revision was written or read, or checkFirst; see
 	// remover.check.
 	reconnects uint64
+	// void is the time of a revision that has no later one, in Unix nanoseconds: its timer has ended, and the final
+	// record has expired. by is then the revision itself. 0 for all others.
+	void int64
 }
 
 // checkFirst is a number of reconnects that makes the remover check a revision before it deletes it.
@@ -460,7 +463,7 @@ func (r *remover) check(ctx context.Context, v superseded, reconnects uint64) {
 	r.gone(v)
 }
 
-// replaced reports whether a revision exists, and a later one of the same record.
+// replaced reports whether a revision exists, and a later one of the same record. A void revision needs no later one.
 func (r *remover) replaced(ctx context.Context, v superseded) (bool, error) {
 	m, err := r.jet.At(ctx, v.stream, v.seq)
 	if errors.Is(err, schemas.ErrNotFound) || err == nil && m.Subject != v.subject {
@@ -468,6 +471,9 @@ func (r *remover) replaced(ctx context.Context, v superseded) (bool, error) {
 	}
 	if err != nil {
 		return false, err
+	}
+	if v.void != 0 {
+		return m.Time.UnixNano() == v.void, nil // otherwise a new message has the sequence
 	}
 	last, err := r.jet.Last(ctx, v.stream, v.subject)
 	if errors.Is(err, schemas.ErrNotFound) {
