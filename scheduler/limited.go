@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/belfryio/belfry/internal/quota"
@@ -58,23 +57,7 @@ type limitedCount struct {
 	fullLog   throttle.Log  // about shards with more timers than are counted
 	nextAt    time.Duration // earliest time of the next publication, on the monotonic clock
 
-	mu      sync.Mutex
-	results []func() // of scans and publications, for the next turn
-}
-
-// put passes a result to the next turn.
-func (l *limitedCount) put(result func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.results = append(l.results, result)
-}
-
-func (l *limitedCount) take() []func() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	results := l.results
-	l.results = nil
-	return results
+	results // of scans and publications
 }
 
 // note processes a record of the tail.

@@ -73,6 +73,9 @@ func (t *Term) checkpoint() (c, progress store.Clock) {
 	if n := t.counted.Load(); n != nil {
 		c.Msgs, c.MsgsMs = n.Msgs, n.MsgsMs
 	}
+	if c.Ended = 0; t.cfg.Ended != nil && t.ended.rule.keepMs != 0 {
+		c.Ended = t.ended.upTo(t.tailRev)
+	}
 	if c.Basis = *t.planned.Load(); t.older.waiting() {
 		c.Basis = ""
 	}

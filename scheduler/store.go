@@ -96,6 +96,7 @@ type CalendarStore interface {
 type Store interface {
 	CalendarStore
 	LimitStore
+	EndedStore
 	TermStore
 	InspectStore
 	MemberStore

@@ -108,6 +108,8 @@ type TermConfig struct {
 	Calendars func() (set *store.CalendarSet, fresh bool)
 	// Limits has the limits of pending timers; with nil, there are none.
 	Limits LimitStore
+	// Ended has the shard's list of ended timers; with nil, there is none.
+	Ended EndedStore
 	// Messages, if not nil, counts the messages of the shard's stream for the next owner;
 	// see store.Expectation.
 	Messages func(ctx context.Context, shard int) (n uint64, atMs int64, err error)
@@ -174,6 +176,7 @@ type Term struct {
 	planned atomic.Pointer[string]
 	older   olderPlans
 	limited limitedCount
+	ended   endedTimers
 	// tailRev is the revision up to which the core knows the records of the tail.
 	tailRev uint64
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
@@ -194,6 +197,7 @@ func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
 	clock, _ := lease.Clock()
 	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}, overdueLog: throttle.Log{Every: skipLogEvery}}
 	t.planned.Store(&clock.Basis)
+	t.ended.resume(&c.Core, &clock)
 	s.watermarkMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
 	s.progress.Store(&clock)
@@ -314,6 +318,9 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 		if tail, ok := ev.(EvTail); ok {
 			t.older.note(&tail.Timer, t.zones(), t.calendarCopy())
 			t.limited.note(&tail.Timer)
+			if t.cfg.Ended != nil {
+				t.ended.note(&tail.Timer, t.nowMs)
+			}
 			t.tailRev = max(t.tailRev, tail.Timer.Rev)
 		}
 		t.step(ev)
@@ -323,6 +330,7 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 		return 0, false
 	}
 	t.countLimited()
+	t.keepEnded()
 	t.noteQuiet()
 	return t.sleep(), true
 }

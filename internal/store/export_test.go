@@ -151,3 +151,15 @@ func (l *EndedLists) Ended(ctx context.Context, shard int) (all []EndedTimer, ch
 	})
 	return all, chunks, err
 }
+
+// DiscardVoid has a void revision deleted.
+func (g *revisionGC) DiscardVoid(ctx context.Context, shard int, m *jet.Msg) error {
+	return g.discardVoid(ctx, shard, m)
+}
+
+// Removing returns the number of revisions that are queued or being deleted.
+func (g *revisionGC) Removing() int {
+	g.rem.mu.Lock()
+	defer g.rem.mu.Unlock()
+	return g.rem.taken
+}

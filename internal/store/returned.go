@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -166,13 +167,13 @@ func (rd *Reader) removeVoid(ctx context.Context, shard int, c *Count, done ende
 			if err != nil {
 				return err
 			}
-			if removed {
-				void[key] = true
-				delete(c.Late, key)
+			if void[key] = removed; removed && isLate {
+				c.Late[key] = LateRecord{Rev: e.Rev} // the owner's tail may bring the void revision
 			}
 		}
 		return nil
 	})
+	maps.DeleteFunc(void, func(_ uint64, removed bool) bool { return !removed })
 	if len(void) > 0 {
 		rd.log.Warn().Int("shard", shard).Int("timers", len(void)).Msg("removing ended timers that a killed server has brought back after their records had expired")
 		c.Waiting = slices.DeleteFunc(c.Waiting, func(key uint64) bool { return void[key] })
