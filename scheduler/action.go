@@ -135,6 +135,13 @@ type EvGone struct {
 	Rev uint64
 }
 
+// EvVoid reports that a record was deleted, because its timer had ended long before: a killed server had brought it back. Rev
+// is the last revision of the record.
+type EvVoid struct {
+	ID  schemas.TimerID
+	Rev uint64
+}
+
 // EvNewer reports a record of a newer format that a read of the whole shard has found, so
 // that a node that reads it takes the shard. It need not be due.
 type EvNewer struct {
@@ -143,6 +150,7 @@ type EvNewer struct {
 }
 
 func (EvGone) event()         {}
+func (EvVoid) event()         {}
 func (EvNewer) event()        {}
 func (EvTick) event()         {}
 func (EvTail) event()         {}

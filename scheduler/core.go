@@ -284,6 +284,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onRunCreated(ev)
 	case EvNewer:
 		k.newer.add(ev.ID, newerPin{rev: ev.Rev, tick: noPin})
+	case EvVoid:
+		k.onVoid(ev)
 	case EvGone:
 		k.newer.replaced(ev.ID, ev.Rev)
 	}
@@ -528,6 +530,14 @@ func (k *Core) forget(t store.Timer) {
 	e := k.entries[t.ID]
 	if e != nil && e.rev < t.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {
 		k.replace(e, t.Rev)
+	}
+}
+
+// onVoid drops a deleted record. The tail may have brought it before. A claim in flight is refused, and a reread finds nothing.
+func (k *Core) onVoid(ev EvVoid) {
+	k.pending.read(ev.ID, ev.Rev, false, false)
+	if e := k.entries[ev.ID]; e != nil && e.rev <= ev.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {
+		k.replace(e, ev.Rev)
 	}
 }
 

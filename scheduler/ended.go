@@ -8,11 +8,12 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// This file keeps the shard's list of ended timers, by which a count deletes revisions that a killed server brings back
+// This file keeps the shard's list of ended timers, which shows the revisions that a killed server brings back to be void
 // (work-around 23, docs/internals/nats-server.md; internal/store/endedlist.go).
 //
 //	a record of the tail ─▶ note ─▶ writeEnded, at intervals ─▶ store.EndedLists
 //	take-over ─▶ scanEnded: the final records that the previous owner had not listed
+//	take-over, lost connection, count ─▶ removeVoid ─▶ EvVoid
 //
 // The list must have a timer before its final record expires. Otherwise nothing shows after a kill that the timer has ended.
 // So the owner writes it several times in each retention. The clock says up to which revision the list is complete
@@ -35,12 +36,17 @@ const (
 	endedSlack = time.Minute
 	// endedStoredSlack is added to the time at which a final record is stored if the tail does not know it.
 	endedStoredSlack = time.Second
+	// interruptedEvery is the interval between two looks for a lost connection.
+	interruptedEvery = time.Second
 )
 
 // EndedStore is the part of the store that keeps the lists of ended timers.
 type EndedStore interface {
 	AddEnded(ctx context.Context, shard int, nowMs, passedMs int64, timers []store.EndedTimer) error
 	EachFinal(ctx context.Context, shard int, after, through uint64, fn func(*store.Timer)) error
+	RemoveVoid(ctx context.Context, shard int) ([]store.VoidRecord, error)
+	// Interruptions returns how often the connection to the server was lost and made again.
+	Interruptions() uint64
 }
 
 // endedRule decides which final records need an entry in the list.
@@ -86,12 +92,18 @@ type endedTimers struct {
 	// nextAt is the earliest time of the next write, on the monotonic clock; 0 for none. failing is true after a failed write.
 	nextAt  time.Duration
 	failing bool
+	// suspect is true if the server may have been killed since the last look for void revisions. looking is true during a look.
+	// interruptions is the number of lost connections, as of lookAt on the monotonic clock less interruptedEvery.
+	suspect, looking bool
+	interruptions    uint64
+	lookAt           time.Duration
 
 	results results
 }
 
 // resume begins a term at a clock.
 func (e *endedTimers) resume(c *CoreConfig, clock *store.Clock) {
+	e.suspect = true // nobody has watched the server since the previous owner's term
 	e.rule = newEndedRule(c.Retention, c.SweepMs)
 	e.every = max(min(c.Retention/endedPart, endedEvery), endedLeast)
 	// The tail brings the records after clock.Tail, also the final records that are listed already.
@@ -135,6 +147,9 @@ func (t *Term) keepEnded() {
 		t.scanEnded()
 	}
 	now := t.host.Monotonic()
+	if t.interrupted(now); e.suspect && !e.looking {
+		t.lookForVoid()
+	}
 	switch {
 	case len(e.noted) == 0 || e.writing:
 	case e.nextAt == 0:
@@ -142,6 +157,46 @@ func (t *Term) keepEnded() {
 	case now >= e.nextAt, len(e.noted) >= endedMost && !e.failing:
 		t.writeEnded()
 	}
+}
+
+// interrupted notes that the connection was lost. The first call only notes the number.
+func (t *Term) interrupted(now time.Duration) {
+	e := &t.ended
+	first := e.lookAt == 0
+	if now < e.lookAt {
+		return
+	}
+	e.lookAt = now + interruptedEvery
+	if n := t.cfg.Ended.Interruptions(); n != e.interruptions {
+		e.interruptions, e.suspect = n, e.suspect || !first
+	}
+}
+
+// removeVoid deletes the records that the list shows to be void.
+func (t *Term) removeVoid(ctx context.Context) error {
+	if t.cfg.Ended == nil {
+		return nil
+	}
+	removed, err := t.cfg.Ended.RemoveVoid(ctx, t.cfg.Shard)
+	for _, v := range removed {
+		t.put(EvVoid{ID: v.ID, Rev: v.Rev})
+	}
+	t.failed("remove_void", err)
+	return err
+}
+
+// lookForVoid begins removeVoid.
+func (t *Term) lookForVoid() {
+	e := &t.ended
+	e.suspect, e.looking = false, true
+	t.host.Go(func(ctx context.Context) {
+		err := t.removeVoid(ctx)
+		if err != nil && !t.host.Pause(ctx, countLimitedRetry) {
+			return
+		}
+		e.results.put(func() { e.looking, e.suspect = false, e.suspect || err != nil })
+		t.host.Wake()
+	})
 }
 
 // writeEnded writes the noted timers.

@@ -96,7 +96,17 @@ type endedStore struct {
 	final  []store.Timer
 	listed []store.EndedTimer
 	err    error
+	// looks counts calls of RemoveVoid.
+	looks         int
+	interruptions uint64
 }
+
+func (s *endedStore) RemoveVoid(context.Context, int) ([]store.VoidRecord, error) {
+	s.looks++
+	return nil, s.err
+}
+
+func (s *endedStore) Interruptions() uint64 { return s.interruptions }
 
 func (s *endedStore) AddEnded(_ context.Context, _ int, _, _ int64, timers []store.EndedTimer) error {
 	if s.err == nil {
@@ -170,8 +180,8 @@ func TestEndedTerm(t *testing.T) {
 	term, h := endedTerm(t, store.Clock{}, s)
 	turn := func() int { term.keepEnded(); return h.run(t.Context()) }
 	wantEnded(t, "at the beginning", term, s, 0)
-	if turn() != 0 {
-		t.Error("an owner of a new shard reads or writes")
+	if turn() != 1 || turn() != 0 || s.looks != 1 {
+		t.Error("an owner of a new shard does more than one look for void records")
 	}
 	pending := cancelled(3)
 	pending.Record.State = schemas.StatePending
@@ -183,6 +193,7 @@ func TestEndedTerm(t *testing.T) {
 	wantEnded(t, "before the write", term, s, 9)
 	h.now += endedEvery
 	term.keepEnded()
+	wantEnded(t, "when the write has begun", term, s, 9)
 	term.bring(30, cancelled(25)) // while the write is under way
 	wantEnded(t, "while the write is under way", term, s, 9)
 	h.run(t.Context())
@@ -249,6 +260,11 @@ func TestEndedTakeOver(t *testing.T) {
 		term.keepEnded()
 		wantEnded(t, c.name+", after the scan", term, s, 15, c.listed...)
 	}
+	// The stream has lost messages: the tail begins before the end of the list.
+	s := &endedStore{}
+	term, _ := endedTerm(t, store.Clock{Ended: 16, Tail: 12, Seen: 12}, s)
+	term.bring(15, cancelled(15))
+	wantEnded(t, "after a loss", term, s, 12)
 }
 
 // TestEndedBound: an owner that cannot write its list forgets timers, and reads their records later.
@@ -270,4 +286,57 @@ func TestEndedBound(t *testing.T) {
 	h.run(t.Context())
 	term.keepEnded()
 	wantEnded(t, "after the scan", term, s, 7, 5, 6)
+}
+
+// TestRemovesVoid: an owner looks for void revisions after a take-over and after each lost connection, until it succeeds.
+func TestRemovesVoid(t *testing.T) {
+	t.Parallel()
+	s := &endedStore{interruptions: 7}
+	term, h := endedTerm(t, store.Clock{}, s)
+	for _, c := range []struct {
+		name          string
+		interruptions uint64
+		err           error
+		looks         int
+	}{
+		{"after the take-over", 7, nil, 1},
+		{"later", 7, nil, 0},
+		{"after a lost connection", 8, nil, 1},
+		{"while the store does not answer", 9, schemas.ErrUnavailable, 3},
+		{"when it answers", 9, nil, 1},
+		{"then", 9, nil, 0},
+	} {
+		s.interruptions, s.err, s.looks = c.interruptions, c.err, 0
+		for range 3 {
+			term.keepEnded()
+			h.run(t.Context())
+			h.now += interruptedEvery
+		}
+		if s.looks != c.looks {
+			t.Errorf("%s: %d looks in 3 turns, want %d", c.name, s.looks, c.looks)
+		}
+	}
+}
+
+// TestVoidIsForgotten: the core drops a void record that it has loaded, and does not count it.
+func TestVoidIsForgotten(t *testing.T) {
+	t.Parallel()
+	for _, rev := range []uint64{7, 8} { // of the void record, and of a record that was added again
+		k, now := loaded(t, 1)
+		k.Step(now, EvRecount{})
+		tm := store.Timer{ID: schemas.NewTimerID("/t", "void"), Rev: rev, Record: schemas.Record{
+			RunState: schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 1000},
+		}}
+		k.Step(now, EvTail{Timer: tm})
+		before := k.Loaded()
+		k.Step(now, EvVoid{ID: tm.ID, Rev: 7})
+		k.Step(now, EvCounted{Round: k.pending.round, Last: rev})
+		left := 0
+		if rev > 7 {
+			left = 1
+		}
+		if n, known := k.Pending(); !known || n != int64(left) || k.Loaded() != before-1+left {
+			t.Errorf("revision %d: %d timers are pending (%v), %d of %d are loaded, want %d", rev, n, known, k.Loaded(), before, left)
+		}
+	}
 }

@@ -156,7 +156,11 @@ func (t *Term) read(a Action) {
 		t.failed("plan schedule", fmt.Errorf("schedule %s cannot be planned and waits: %w", a.ID, a.Err))
 	case ActCount:
 		t.later(a.Delay, func(ctx context.Context) {
-			c, err := t.cfg.Store.CountPending(ctx, t.cfg.Shard, a.Through)
+			var c store.Count
+			err := t.removeVoid(ctx)
+			if err == nil {
+				c, err = t.cfg.Store.CountPending(ctx, t.cfg.Shard, a.Through)
+			}
 			t.failed("count", err)
 			t.put(EvCounted{Round: a.Round, Waiting: c.Waiting, Late: c.Late, Unread: c.Unread, Last: c.Last, Behind: c.Behind, Err: err})
 		})

@@ -54,8 +54,7 @@ func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]
 //
 // A record has several revisions if a node or a server was killed before it removed them, or if the server has brought
 // some back; see returned.go. Then only the newest one counts, and CountPending has the others deleted, unless
-// the newest one is damaged or another client wrote it. CountPending also has the revisions deleted that the shard's list of
-// ended timers shows to be void, and does not count them; see endedlist.go.
+// the newest one is damaged or another client wrote it. Call RemoveVoid first: a void record would count.
 //
 // It reads in stream order. A record that changes before it is read moves to the end of the
 // stream, so CountPending goes on until it has reached the end. Otherwise the record could
@@ -104,8 +103,6 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
 	var err error
-	if c.Waiting, err = rd.onlyNewest(ctx, shard, c.Waiting, done, through); err != nil {
-		return Count{}, err
-	}
-	return c, rd.removeVoid(ctx, shard, &c, done)
+	c.Waiting, err = rd.onlyNewest(ctx, shard, c.Waiting, done, through)
+	return c, err
 }

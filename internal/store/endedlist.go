@@ -20,12 +20,12 @@ import (
 // Work-around 23 (docs/internals/nats-server.md). A server that was killed may bring an earlier revision of a record back.
 // If the final record of the timer has expired, the earlier revision is the record again, and a cancelled timer would fire at
 // its old due time. Therefore each shard keeps a list of the timers that ended long before their last due time: an earlier
-// revision of such a timer could still fire after the final record has expired. A count of the shard (Reader.CountPending)
-// deletes the revisions that the list shows to be void.
+// revision of such a timer could still fire after the final record has expired. After a kill,
+// Reader.RemoveVoid deletes the revisions that the list shows to be void.
 //
 //	final record ─▶ tail of the shard's owner ─▶ noted in memory ─▶ AddEnded ─▶ chunk
 //	death of an owner ─▶ the next owner lists what was noted and not written (EachFinal, Clock.Ended)
-//	                  └▶ CountPending ─▶ chunks ─▶ Reader.removeVoid
+//	death of an owner, lost connection ─▶ RemoveVoid ─▶ chunks ─▶ records ─▶ deletes
 //
 // The list is in the shard's own stream, so that a backup has both as of one moment:
 //
@@ -257,9 +257,9 @@ func (l *EndedLists) write(ctx context.Context, shard int, c *endedChunk, nowMs 
 	return nil
 }
 
-// each passes the timers of each chunk of a shard to fn. A chunk that cannot be decoded is logged and left out.
+// each passes the timers of each chunk of a shard, with its sequence, to fn. A chunk that cannot be decoded is logged and left out.
 // Errors: those of fn, schemas.ErrUnavailable.
-func (l *EndedLists) each(ctx context.Context, shard int, fn func([]EndedTimer) error) error {
+func (l *EndedLists) each(ctx context.Context, shard int, fn func([]EndedTimer, uint64) error) error {
 	sh := &l.shards.subjects[shard]
 	last, err := l.jet.LastOf(ctx, sh.stream, jet.Range{Filters: []string{sh.ended + ">"}})
 	if err != nil {
@@ -282,7 +282,7 @@ func (l *EndedLists) each(ctx context.Context, shard int, fn func([]EndedTimer) 
 				l.logSkipped(m, err)
 				continue
 			}
-			if err := fn(timers); err != nil {
+			if err := fn(timers, m.Sequence); err != nil {
 				return err
 			}
 		}

@@ -98,7 +98,7 @@ func TestAddEnded(t *testing.T) {
 	add(now)
 	all, chunks := list(t, s, shard)
 	if !slices.Equal(all, want) || chunks != 3 {
-		t.Errorf("%d timers in %d chunks, want %d in 3", len(all), chunks, len(want))
+		t.Fatalf("%d timers in %d chunks, want %d in 3", len(all), chunks, len(want))
 	}
 	if _, chunks = list(t, s, 1); chunks != 0 {
 		t.Error("another shard has a list")
@@ -109,7 +109,7 @@ func TestAddEnded(t *testing.T) {
 	add(now, store.EndedTimer{ID: later.ID, Rev: 1, UntilMs: now + 3})
 	add(now+3, later)
 	if all, chunks = list(t, s, shard); chunks != 3 || len(all) != 25 || slices.ContainsFunc(all, func(e store.EndedTimer) bool { return e.Rev == 1 }) {
-		t.Errorf("%d timers in %d chunks after one has passed, want 25 in 3", len(all), chunks)
+		t.Fatalf("%d timers in %d chunks after one has passed, want 25 in 3", len(all), chunks)
 	}
 	// Each class has chunks of its own.
 	var classes []store.EndedTimer
@@ -213,9 +213,8 @@ func TestAddEndedAfterDamage(t *testing.T) {
 	}
 }
 
-// TestCountDeletesVoid: a count deletes open revisions that the list shows to be void, and does not count them. It leaves
-// every other revision.
-func TestCountDeletesVoid(t *testing.T) {
+// TestRemoveVoid: open revisions that the list shows to be void are deleted, and every other revision is left.
+func TestRemoveVoid(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
 	const shard = 0
@@ -291,6 +290,16 @@ func TestCountDeletesVoid(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(want)
+	removed, err := s.RemoveVoid(t.Context(), shard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tt := range tests {
+		v := store.VoidRecord{ID: ids[i], Rev: newest[i]}
+		if got, want := slices.Contains(removed, v), tt.left == 0; got != want {
+			t.Errorf("%s: removed %v, want %v", tt.name, got, want)
+		}
+	}
 	c, err := s.CountPending(t.Context(), shard, through)
 	if err != nil {
 		t.Fatal(err)
@@ -298,11 +307,8 @@ func TestCountDeletesVoid(t *testing.T) {
 	if !slices.Equal(c.Waiting, want) {
 		t.Errorf("%d timers wait, want %d", len(c.Waiting), len(want))
 	}
-	waittest.Until(t, "the remover to be idle", func() bool { return s.Removing() == 0 })
-	for key, late := range c.Late {
-		if late.Waiting {
-			t.Errorf("timer %x waits in revision %d", key, late.Rev)
-		}
+	if len(c.Late) > 0 {
+		t.Errorf("%d records have later revisions", len(c.Late))
 	}
 	for i, tt := range tests {
 		left := revisionsOf(t, s, shard, subject(i))
@@ -342,18 +348,17 @@ func TestVoidIsCheckedFirst(t *testing.T) {
 		case 2:
 			v.Subject += "x"
 		}
-		if err := s.DiscardVoid(t.Context(), shard, v); err != nil {
+		if err := s.DeleteVoid(t.Context(), shard, v); err != nil {
 			t.Fatal(err)
 		}
-		waittest.Until(t, "the remover to be idle", func() bool { return s.Removing() == 0 })
 		if _, err := s.Get(t.Context(), ids[i]); (err == nil) != there {
 			t.Errorf("record %d: %v; it must be there: %v", i, err, there)
 		}
 	}
 }
 
-// TestKilledEnded: a server that is killed brings pending revisions of timers back whose final records have expired. A
-// count has them deleted if the timers are in the list.
+// TestKilledEnded: a server that is killed brings pending revisions of timers back whose final records have expired. They
+// are deleted if the timers are in the list.
 func TestKilledEnded(t *testing.T) {
 	t.Parallel()
 	k := newKilledWindow(t, true, 512)
@@ -402,12 +407,14 @@ func TestKilledEnded(t *testing.T) {
 	} else {
 		t.Logf("%d cancelled timers are pending again", n-open)
 	}
+	if _, err := k.s.RemoveVoid(t.Context(), shard); err != nil {
+		t.Fatal(err)
+	}
 	c, err := k.s.CountPending(t.Context(), shard, through)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Waiting) != open {
-		t.Errorf("%d timers wait, want %d", len(c.Waiting), open)
+	if n := len(k.states()); len(c.Waiting) != open || n != open {
+		t.Errorf("%d timers wait, and %d have records, want %d", len(c.Waiting), n, open)
 	}
-	waittest.Until(t, "the cancelled timers are gone", func() bool { return len(k.states()) == open })
 }

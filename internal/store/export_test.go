@@ -145,21 +145,14 @@ func (l *EndedLists) SetMostEnded(n int) { l.most = n }
 
 // Ended returns the list of a shard in the order of its chunks, and the number of chunks.
 func (l *EndedLists) Ended(ctx context.Context, shard int) (all []EndedTimer, chunks int, err error) {
-	err = l.each(ctx, shard, func(timers []EndedTimer) error {
+	err = l.each(ctx, shard, func(timers []EndedTimer, _ uint64) error {
 		all, chunks = append(all, timers...), chunks+1
 		return nil
 	})
 	return all, chunks, err
 }
 
-// DiscardVoid has a void revision deleted.
-func (g *revisionGC) DiscardVoid(ctx context.Context, shard int, m *jet.Msg) error {
-	return g.discardVoid(ctx, shard, m)
-}
-
-// Removing returns the number of revisions that are queued or being deleted.
-func (g *revisionGC) Removing() int {
-	g.rem.mu.Lock()
-	defer g.rem.mu.Unlock()
-	return g.rem.taken
+// DeleteVoid deletes a void revision.
+func (g *revisionGC) DeleteVoid(ctx context.Context, shard int, m *jet.Msg) error {
+	return g.removeVoid(ctx, shard, m)
 }

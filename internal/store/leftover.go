@@ -132,13 +132,3 @@ func (g *revisionGC) discard(ctx context.Context, shard int, seq uint64, m *jet.
 	g.rem.put(superseded{revision: revision{g.shards.subjects[shard].stream, seq}, subject: m.Subject, by: m.Sequence, reconnects: reconnects})
 	return nil
 }
-
-// discardVoid has a revision deleted that the list of ended timers shows to be void. Errors: those of remover.reserve.
-func (g *revisionGC) discardVoid(ctx context.Context, shard int, m *jet.Msg) error {
-	if err := g.rem.reserve(ctx, "remove returned revisions"); err != nil {
-		return err
-	}
-	at := revision{g.shards.subjects[shard].stream, m.Sequence}
-	g.rem.put(superseded{revision: at, subject: m.Subject, by: m.Sequence, reconnects: checkFirst, void: m.Time.UnixNano()})
-	return nil
-}

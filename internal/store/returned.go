@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -15,7 +14,7 @@ import (
 // in a shard. An owner that takes a shard whose last owner has died counts the shard (Reader.CountPending), which reads
 // every record. So the count finds records with several revisions, counts the newest one only, and has the others
 // deleted before the newest one expires. If the successors of a revision had expired before the kill, or expire before the
-// count, the shard's list of ended timers (endedlist.go) shows that the revision is void.
+// count, the shard's list of ended timers shows that the revision is void; see void.go.
 
 // maxEnded bounds the records in ended, 16 bytes each: 64 MiB for each shard that is counted. A count does not search
 // for replaced revisions among further records.
@@ -33,19 +32,11 @@ func (e *ended) add(id schemas.TimerID, rev uint64) {
 	}
 }
 
-// before reports whether e, which is sorted, has a record with a revision before rev.
-func (e ended) before(key, rev uint64) bool {
-	i, _ := slices.BinarySearchFunc(e, endedRecord{key: key}, compareEndedRecords)
-	return i < len(e) && e[i].key == key && e[i].rev < rev
-}
-
-func compareEndedRecords(a, b endedRecord) int {
-	return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.rev, b.rev))
-}
-
-// twice sorts e, and returns a revision of each record that has a revision in e and another one in e or in waiting, which is sorted.
+// twice returns a revision of each record that has a revision in e and another one in e or in waiting, which is sorted.
 func (e ended) twice(waiting []uint64) (found ended) {
-	slices.SortFunc(e, compareEndedRecords)
+	slices.SortFunc(e, func(a, b endedRecord) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.rev, b.rev))
+	})
 	for i, r := range e {
 		if i+1 < len(e) && e[i+1].key == r.key {
 			continue // the last one of the key decides
@@ -143,66 +134,4 @@ func (rd *Reader) revisions(ctx context.Context, shard int, rev uint64) (newest 
 		return nil, nil, err
 	}
 	return newest, slices.DeleteFunc(older, func(m *jet.Msg) bool { return m.Sequence >= newest.Sequence }), nil
-}
-
-// removeVoid has the revisions deleted that the shard's list of ended timers shows to be void, and removes them from c.
-// done has the records of the count that do not wait, sorted. A void revision stays if another client wrote it, or if it is
-// damaged. The owner's core may have loaded the revision: its claim is then refused, and it drops the timer. If
-// it has claimed the timer before the delete, the timer fires.
-func (rd *Reader) removeVoid(ctx context.Context, shard int, c *Count, done ended) error {
-	if rd.gc == nil {
-		return nil
-	}
-	void := map[uint64]bool{} // by CountKey
-	err := rd.ended.each(ctx, shard, func(timers []EndedTimer) error {
-		for i := range timers {
-			e := &timers[i]
-			key := CountKey(e.ID)
-			_, waits := slices.BinarySearch(c.Waiting, key)
-			late, isLate := c.Late[key]
-			if open := waits || isLate && late.Rev < e.Rev || done.before(key, e.Rev); !open || void[key] {
-				continue
-			}
-			removed, err := rd.removeVoidTimer(ctx, shard, e)
-			if err != nil {
-				return err
-			}
-			if void[key] = removed; removed && isLate {
-				c.Late[key] = LateRecord{Rev: e.Rev} // the owner's tail may bring the void revision
-			}
-		}
-		return nil
-	})
-	maps.DeleteFunc(void, func(_ uint64, removed bool) bool { return !removed })
-	if len(void) > 0 {
-		rd.log.Warn().Int("shard", shard).Int("timers", len(void)).Msg("removing ended timers that a killed server has brought back after their records had expired")
-		c.Waiting = slices.DeleteFunc(c.Waiting, func(key uint64) bool { return void[key] })
-	}
-	return err
-}
-
-// removeVoidTimer has the record of a timer deleted, and all revisions before it, if e voids it.
-func (rd *Reader) removeVoidTimer(ctx context.Context, shard int, e *EndedTimer) (removed bool, err error) {
-	subject, stream := rd.shards.timerSubject(e.ID)
-	m, err := rd.jet.Last(ctx, stream, subject)
-	if errors.Is(err, schemas.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if t, err := rd.dec.timer(m); err != nil || !e.voids(&t) || !rd.gc.replaces(m) {
-		return false, nil //nolint:nilerr // a record that cannot be decoded stays
-	}
-	older, _, err := rd.jet.Next(ctx, stream, subject, 0, history)
-	if err != nil {
-		return false, err
-	}
-	older = slices.DeleteFunc(older, func(o *jet.Msg) bool { return o.Sequence >= m.Sequence })
-	for _, v := range append(older, m) {
-		if err := rd.gc.discardVoid(ctx, shard, v); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
 }
