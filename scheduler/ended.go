@@ -13,7 +13,7 @@ import (
 //
 //	a record of the tail ─▶ note ─▶ writeEnded, at intervals ─▶ store.EndedLists
 //	take-over ─▶ scanEnded: the final records that the previous owner had not listed
-//	take-over, lost connection, count ─▶ removeVoid ─▶ EvVoid
+//	take-over, lost connection, count, every voidEvery ─▶ removeVoid ─▶ EvVoid
 //
 // The list must have a timer before its final record expires. Otherwise nothing shows after a kill that the timer has ended.
 // So the owner writes it several times in each retention. The clock says up to which revision the list is complete
@@ -38,6 +38,9 @@ const (
 	endedStoredSlack = time.Second
 	// interruptedEvery is the interval between two looks for a lost connection.
 	interruptedEvery = time.Second
+	// voidEvery is the interval between two looks for void revisions. A revision that returned while the final record existed, or
+	// before the timer ended, is the record only when the final record has expired.
+	voidEvery = 10 * time.Minute
 )
 
 // EndedStore is the part of the store that keeps the lists of ended timers.
@@ -97,6 +100,8 @@ type endedTimers struct {
 	suspect, looking bool
 	interruptions    uint64
 	lookAt           time.Duration
+	// voidAt is the time of the next look for void revisions, on the monotonic clock.
+	voidAt time.Duration
 
 	results results
 }
@@ -147,7 +152,8 @@ func (t *Term) keepEnded() {
 		t.scanEnded()
 	}
 	now := t.host.Monotonic()
-	if t.interrupted(now); e.suspect && !e.looking {
+	if t.interrupted(now); (e.suspect || now >= e.voidAt) && !e.looking {
+		e.voidAt = now + voidEvery
 		t.lookForVoid()
 	}
 	switch {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -183,6 +184,7 @@ func TestEndedTerm(t *testing.T) {
 	if turn() != 1 || turn() != 0 || s.looks != 1 {
 		t.Error("an owner of a new shard does more than one look for void records")
 	}
+	term.ended.voidAt = math.MaxInt64 // no further look
 	pending := cancelled(3)
 	pending.Record.State = schemas.StatePending
 	term.bring(9, pending)
@@ -288,7 +290,8 @@ func TestEndedBound(t *testing.T) {
 	wantEnded(t, "after the scan", term, s, 7, 5, 6)
 }
 
-// TestRemovesVoid: an owner looks for void revisions after a take-over and after each lost connection, until it succeeds.
+// TestRemovesVoid: an owner looks for void revisions after a take-over and after each lost connection, until it succeeds,
+// and at intervals.
 func TestRemovesVoid(t *testing.T) {
 	t.Parallel()
 	s := &endedStore{interruptions: 7}
@@ -315,6 +318,15 @@ func TestRemovesVoid(t *testing.T) {
 		if s.looks != c.looks {
 			t.Errorf("%s: %d looks in 3 turns, want %d", c.name, s.looks, c.looks)
 		}
+	}
+	s.looks = 0
+	for range 3 {
+		h.now += voidEvery
+		term.keepEnded()
+		h.run(t.Context())
+	}
+	if s.looks != 3 {
+		t.Errorf("%d looks in 3 intervals", s.looks)
 	}
 }
 

@@ -134,6 +134,7 @@ var planted = []plant{
 	{m("a count ignores a timer that was claimed after it", "internal/store/returned.go", "!t.Record.State.Waits() && newest.Sequence <= through", "!t.Record.State.Waits()"), "./internal/store", "TestCountFindsReturned"},
 	{m("an owner does not look for void records after a take-over", "scheduler/ended.go", "e.suspect = true //", "e.suspect = false //"), "./scheduler", "TestRemovesVoid"},
 	{m("an owner does not look for void records after a lost connection", "scheduler/ended.go", "e.suspect || !first", "e.suspect || !first && n == 0"), "./scheduler", "TestRemovesVoid"},
+	{m("an owner looks for void records once", "scheduler/ended.go", "(e.suspect || now >= e.voidAt)", "e.suspect"), "./scheduler", "TestRemovesVoid"},
 	{m("an owner that cannot look for void records gives up", "scheduler/ended.go", "false, e.suspect || err != nil", "false, e.suspect"), "./scheduler", "TestRemovesVoid"},
 	{m("a core counts a void record that its tail has brought", "scheduler/core.go", "	k.pending.read(ev.ID, ev.Rev, false, false)\n", ""), "./scheduler", "TestVoidIsForgotten"},
 	{m("a core keeps a void record that it has loaded", "scheduler/core.go", "	if e := k.entries[ev.ID]; e != nil && e.rev <= ev.Rev && (e", "	if e := k.entries[ev.ID]; e != nil && e.rev == 0 && (e"), "./scheduler", "TestVoidIsForgotten"},
