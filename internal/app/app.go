@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
@@ -53,10 +54,11 @@ type App struct {
 	undo []undo
 
 	// Written by Start before running is stored.
-	own   *embedded // the embedded server; nil with NATSURL
-	nc    *nats.Conn
-	store *store.Store
-	time  *clustertime.Service
+	own        *embedded // the embedded server; nil with NATSURL
+	nc         *nats.Conn
+	directGets *nats.Conn // see store.Config.DirectGets
+	store      *store.Store
+	time       *clustertime.Service
 	// clock is the cluster's time for the roles: time, or moved on a development node.
 	clock clock
 	moved *devclock.Clock // nil on other nodes, and so is mover
@@ -216,6 +218,10 @@ func (a *App) start(ctx context.Context) error {
 	}
 	a.nc = nc
 	a.onStop("connection", flushBound, a.disconnect)
+	// This connection breaks with the first one, which reports it.
+	if a.directGets, err = connectQuietly(&a.o, a.own, "belfry "+a.node+" direct gets", zerolog.DebugLevel, zerolog.DebugLevel); err != nil {
+		return err
+	}
 	warn, err := a.checkDurability(ctx)
 	if err != nil {
 		return err
@@ -266,19 +272,36 @@ func (a *App) start(ctx context.Context) error {
 	return nil
 }
 
-// disconnect flushes and closes the connection. The embedded server may still process an
+// disconnect flushes and closes the connections. The embedded server may still process an
 // interrupted request, such as the creation of a stream, and must finish it before it
 // shuts down. If another server does not answer, that is not an error of this node.
 func (a *App) disconnect(ctx context.Context) error {
-	defer a.nc.Close()
-	if err := a.nc.FlushWithContext(ctx); err != nil && a.o.embedded() {
-		return fmt.Errorf("flush: %w", err)
+	defer a.close()
+	for _, nc := range a.connections() {
+		if err := nc.FlushWithContext(ctx); err != nil && a.o.embedded() {
+			return fmt.Errorf("flush: %w", err)
+		}
 	}
 	return nil
 }
 
-// leaveSilentServer closes the connection if the server does not answer, so that all calls
-// fail at once instead of waiting. It reports whether it has closed the connection.
+// connections returns the node's connections.
+func (a *App) connections() []*nats.Conn {
+	if a.directGets == nil {
+		return []*nats.Conn{a.nc}
+	}
+	return []*nats.Conn{a.nc, a.directGets}
+}
+
+// close closes the node's connections.
+func (a *App) close() {
+	for _, nc := range a.connections() {
+		nc.Close()
+	}
+}
+
+// leaveSilentServer closes the connections if the server does not answer, so that all calls
+// fail at once instead of waiting. It reports whether it has closed them.
 func (a *App) leaveSilentServer(ctx context.Context) bool {
 	if a.o.embedded() || a.nc == nil {
 		return false
@@ -289,7 +312,7 @@ func (a *App) leaveSilentServer(ctx context.Context) bool {
 		return false
 	}
 	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopping without it. Running callbacks will be repeated, and other nodes take the shards over when the lease expires")
-	a.nc.Close()
+	a.close()
 	return true
 }
 

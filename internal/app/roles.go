@@ -40,7 +40,7 @@ func (a *App) component(name string) zerolog.Logger {
 
 func (a *App) storeConfig() store.Config {
 	c := a.o.StoreConfig()
-	c.Node, c.Level = a.node, a.level
+	c.Node, c.Level, c.DirectGets = a.node, a.level, a.directGets
 	if a.moved != nil {
 		c.Moved = a.moved.Map
 	}

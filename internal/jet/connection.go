@@ -33,7 +33,8 @@ type Msg struct {
 // bound of each call, and the translation of errors.
 //
 // When the connection breaks, calls in flight fail at once with ErrUnavailable, and calls
-// made while it is down fail before anything is sent.
+// made while it is down fail before anything is sent. If there is a connection for direct gets, these fail when
+// that breaks, and later ones go through the other connection until it is up again.
 type Connection struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
@@ -52,7 +53,7 @@ func newConnection(nc *nats.Conn, o Options) (*Connection, error) {
 		return nil, fmt.Errorf("jet: %w", err)
 	}
 	c := &Connection{nc: nc, js: js, timeout: o.Timeout, mapErr: errorMapper{o.MapError}, own: map[string]*ownWrites{}}
-	if c.pub, err = newPublisher(nc, o.Window, o.Timeout, c.mapErr); err != nil {
+	if c.pub, err = newPublisher(nc, o.DirectGets, o.Window, o.Timeout, c.mapErr); err != nil {
 		return nil, err
 	}
 	c.background = NewBackground(context.Background())
@@ -101,7 +102,7 @@ func (c *Connection) WaitConnected(ctx context.Context) error {
 // OnBreak has f called, on another goroutine and at most once, when the connection
 // breaks; forget cancels that. It returns false, and does not keep f, if the connection
 // is down; f may have been called then.
-func (c *Connection) OnBreak(f func()) (forget func(), ok bool) { return c.pub.onBreak(f) }
+func (c *Connection) OnBreak(f func()) (forget func(), ok bool) { return c.pub.onBreak(&c.pub.line, f) }
 
 // Error maps an error of nats.go or of this package; op says what was tried.
 func (c *Connection) Error(op string, err error) error { return c.mapErr.wrap(op, err) }
@@ -157,12 +158,17 @@ func (c *Connection) ask(ctx context.Context, op string, into any, send func(con
 // the answer is lost and there is nothing to wait for. Errors of the call go through
 // ctxError.
 func (c *Connection) bind(ctx context.Context, op string) (bound context.Context, release func(), err error) {
+	return c.bindTo(ctx, &c.pub.line, op)
+}
+
+// bindTo is bind for one of the connections.
+func (c *Connection) bindTo(ctx context.Context, l *line, op string) (bound context.Context, release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, c.mapErr.wrap(op, err)
 	}
 	ctx, cancelTimeout := context.WithTimeout(ctx, c.timeout)
 	ctx, cancel := context.WithCancelCause(ctx)
-	forget, ok := c.pub.onBreak(func() { cancel(nats.ErrDisconnected) })
+	forget, ok := c.pub.onBreak(l, func() { cancel(nats.ErrDisconnected) })
 	release = func() {
 		forget()
 		cancel(nil)

@@ -31,7 +31,7 @@ const (
 	ownBatch = 256
 	// foreignPace is the time between two direct gets while nothing shows that a message is missing. While a write of this
 	// client has no acknowledgement it is busyPace: that acknowledgement will show what is missing before it. A direct get
-	// would wait in the server until the write is stored, and so would all that follows it on the connection.
+	// would wait in the server until the write is stored, and so would all direct gets that follow it on the connection.
 	foreignPace = 10 * time.Millisecond
 	busyPace    = 100 * time.Millisecond
 	// gapPatience is how long a follower waits for the acknowledgement that closes a gap between kept writes, before it
@@ -390,7 +390,7 @@ func (r *ownReading) onAnswer(a lookAnswer) (leave bool, err error) {
 func (f *ownFollower) look(gap uint64) *look {
 	l := &look{begun: time.Now(), gap: gap, answer: make(chan lookAnswer, 1)}
 	op, conn := "read "+f.stream, f.c.conn
-	ok := conn.pub.askNow(op, "$JS.API.DIRECT.GET."+f.stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, *f.after+1),
+	ok := conn.pub.getNow(op, "$JS.API.DIRECT.GET."+f.stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, *f.after+1),
 		func(m *nats.Msg) {
 			switch status := m.Header.Get(headerStatus); {
 			case m.Header.Get(jetstream.SequenceHeader) != "":

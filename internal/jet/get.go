@@ -62,7 +62,7 @@ type Reads struct{ conn *Connection }
 // ErrUnavailable.
 func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, error) {
 	op := "read " + stream
-	ctx, release, err := c.conn.bind(ctx, op)
+	ctx, release, err := c.conn.bindTo(ctx, c.conn.pub.getting(), op)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -82,16 +82,17 @@ func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, err
 
 // directOnce sends a direct get and collects the messages, at most as many as most, up to the end mark.
 func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, most int, heard func()) (Answer, error) {
-	inbox := c.conn.nc.NewInbox()
+	nc := c.conn.pub.getting().nc
+	inbox := nc.NewInbox()
 	// The channel holds the largest answer and its end mark. SubscribeSync would allocate
 	// half a megabyte for each request.
 	arrived := make(chan *nats.Msg, most+1)
-	sub, err := c.conn.nc.ChanSubscribe(inbox, arrived)
+	sub, err := nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
 		return Answer{}, c.conn.mapErr.wrap(op, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
-	if err := c.conn.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
+	if err := nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
 		return Answer{}, c.conn.mapErr.wrap(op, err)
 	}
 	a := Answer{Found: true}
@@ -159,11 +160,11 @@ func directSeq(m *nats.Msg) (uint64, error) {
 
 // PeekAsync reads the last message of a subject by direct get, at a third of the cost of
 // Last. Any replica may answer and be behind. The message has no Time. The server reads
-// inside the loop that takes this connection's messages, so PeekAsync suits messages that
+// inside the loop that takes the direct gets of this client, so PeekAsync suits messages that
 // are likely to be in its memory. It blocks only while the window is full; done must not
 // block. Errors: ErrNotFound, ErrUnavailable.
 func (c *Reads) PeekAsync(op, stream, subject string, done func(Peeked)) {
-	c.conn.pub.ask(op, "$JS.API.DIRECT.GET."+stream+"."+subject, nil, nil,
+	c.conn.pub.get(op, "$JS.API.DIRECT.GET."+stream+"."+subject, nil,
 		func(m *nats.Msg) { done(Peeked{c: c, op: op, msg: m}) },
 		func(_ Ack, err error) { done(Peeked{err: err}) })
 }

@@ -22,13 +22,15 @@ import (
 // While the connection is down, calls fail at once instead of waiting in the client's
 // buffer: a write whose caller has given up must not come through minutes later. Calls
 // that are in flight when the connection breaks fail then; they may have taken effect.
+//
+// Direct gets go through a second connection if there is one (see Options.DirectGets), or through the first one while
+// the second one is down. They fail when the connection breaks that they went through.
 type publisher struct {
-	nc      *nats.Conn
-	prefix  string
-	sub     *nats.Subscription
+	line
+	// gets is the connection for direct gets, or the first one.
+	gets    *line
 	timeout time.Duration
 	start   time.Time
-	status  chan nats.Status
 	stop    chan struct{}
 	stopped sync.WaitGroup
 	down    atomic.Bool
@@ -41,13 +43,22 @@ type publisher struct {
 	mu     sync.Mutex
 	slots  []slot
 	closed bool
-	breaks map[*func()]struct{} // called when the connection breaks
+}
+
+// line is a connection with an inbox for answers.
+type line struct {
+	nc     *nats.Conn
+	prefix string
+	sub    *nats.Subscription
+	status chan nats.Status
+	breaks map[*func()]struct{} // called when the connection breaks; under publisher.mu
 }
 
 // slot is one call in flight. gen distinguishes a late answer to an earlier call.
 type slot struct {
 	gen  uint32
 	busy bool
+	line *line
 	at   time.Duration // when the call was sent, since publisher.start
 	op   string
 	done func(Ack, error)
@@ -65,40 +76,77 @@ type Ack struct {
 	refused *jetstream.APIError
 }
 
-func newPublisher(nc *nats.Conn, window int, timeout time.Duration, mapErr errorMapper) (*publisher, error) {
+// newPublisher returns a publisher. gets is the connection for direct gets; nil for nc.
+func newPublisher(nc, gets *nats.Conn, window int, timeout time.Duration, mapErr errorMapper) (*publisher, error) {
 	p := &publisher{
-		nc: nc, prefix: nc.NewInbox() + ".", timeout: timeout, start: time.Now(),
-		stop: make(chan struct{}), free: make(chan uint32, window), slots: make([]slot, window),
-		breaks: map[*func()]struct{}{}, mapErr: mapErr,
+		timeout: timeout, start: time.Now(),
+		stop: make(chan struct{}), free: make(chan uint32, window), slots: make([]slot, window), mapErr: mapErr,
 	}
 	for i := range p.slots {
 		p.free <- uint32(i)
 	}
-	sub, err := nc.Subscribe(p.prefix+"*", p.onAck)
+	p.gets = &p.line
+	err := p.open(&p.line, nc)
+	if err == nil && gets != nil {
+		p.gets = &line{}
+		err = p.open(p.gets, gets)
+	}
 	if err != nil {
 		return nil, mapErr.wrap("subscribe to acknowledgements", err)
 	}
+	p.down.Store(!nc.IsConnected())
+	for _, l := range p.lines() {
+		p.stopped.Go(func() { p.watch(l) })
+	}
+	p.stopped.Go(p.expire)
+	return p, nil
+}
+
+// open makes the inbox of a line.
+func (p *publisher) open(l *line, nc *nats.Conn) error {
+	l.nc, l.prefix, l.breaks = nc, nc.NewInbox()+".", map[*func()]struct{}{}
+	sub, err := nc.Subscribe(l.prefix+"*", p.onAck)
+	if err != nil {
+		return err
+	}
 	// The window bounds what can arrive, so no limit of the client may drop it.
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return nil, mapErr.wrap("subscribe to acknowledgements", err)
+		return err
 	}
-	p.sub = sub
-	p.status = nc.StatusChanged()
-	p.down.Store(!nc.IsConnected())
-	p.stopped.Go(p.watch)
-	return p, nil
+	l.sub, l.status = sub, nc.StatusChanged()
+	return nil
+}
+
+// lines returns the one or two connections.
+func (p *publisher) lines() []*line {
+	if p.gets == &p.line {
+		return []*line{&p.line}
+	}
+	return []*line{&p.line, p.gets}
+}
+
+// getting returns the connection for a direct get that is made now.
+func (p *publisher) getting() *line {
+	if p.gets.nc.IsConnected() {
+		return p.gets
+	}
+	return &p.line
 }
 
 // send publishes and returns. done is called exactly once, on another goroutine or on
 // this one, never under a lock. send blocks only while the window is full.
 func (p *publisher) send(op, subject string, hdr nats.Header, data []byte, done func(Ack, error)) {
-	p.ask(op, subject, hdr, data, nil, done)
+	p.call(&p.line, op, subject, hdr, data, nil, done)
 }
 
-// ask is send for a call whose answer is not an acknowledgement: either whole receives
-// the answer, or done an error.
-func (p *publisher) ask(op, subject string, hdr nats.Header, data []byte, whole func(*nats.Msg), done func(Ack, error)) {
-	if !p.nc.IsConnected() {
+// get is send for a direct get: either whole receives the answer, or done an error.
+func (p *publisher) get(op, subject string, data []byte, whole func(*nats.Msg), done func(Ack, error)) {
+	p.call(p.getting(), op, subject, nil, data, whole, done)
+}
+
+// call publishes through a connection once the window has room.
+func (p *publisher) call(l *line, op, subject string, hdr nats.Header, data []byte, whole func(*nats.Msg), done func(Ack, error)) {
+	if !l.nc.IsConnected() {
 		done(Ack{}, p.mapErr.wrap(op, nats.ErrDisconnected))
 		return
 	}
@@ -113,26 +161,27 @@ func (p *publisher) ask(op, subject string, hdr nats.Header, data []byte, whole 
 			return
 		}
 	}
-	p.askIn(i, op, subject, hdr, data, whole, done)
+	p.callIn(i, l, op, subject, hdr, data, whole, done)
 }
 
-// askNow is ask for a caller that must not wait. It returns false, and calls nothing, if the window is full.
-func (p *publisher) askNow(op, subject string, data []byte, whole func(*nats.Msg), done func(Ack, error)) bool {
-	if !p.nc.IsConnected() {
+// getNow is get for a caller that must not wait. It returns false, and calls nothing, if the window is full.
+func (p *publisher) getNow(op, subject string, data []byte, whole func(*nats.Msg), done func(Ack, error)) bool {
+	l := p.getting()
+	if !l.nc.IsConnected() {
 		done(Ack{}, p.mapErr.wrap(op, nats.ErrDisconnected))
 		return true
 	}
 	select {
 	case i := <-p.free:
-		p.askIn(i, op, subject, nil, data, whole, done)
+		p.callIn(i, l, op, subject, nil, data, whole, done)
 		return true
 	default:
 		return false
 	}
 }
 
-// askIn sends a call in a free slot.
-func (p *publisher) askIn(i uint32, op, subject string, hdr nats.Header, data []byte, whole func(*nats.Msg), done func(Ack, error)) {
+// callIn sends a call in a free slot.
+func (p *publisher) callIn(i uint32, l *line, op, subject string, hdr nats.Header, data []byte, whole func(*nats.Msg), done func(Ack, error)) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -142,10 +191,10 @@ func (p *publisher) askIn(i uint32, op, subject string, hdr nats.Header, data []
 	}
 	s := &p.slots[i]
 	s.gen++
-	s.busy, s.at, s.op, s.done, s.whole = true, time.Since(p.start), op, done, whole
+	s.busy, s.line, s.at, s.op, s.done, s.whole = true, l, time.Since(p.start), op, done, whole
 	token := uint64(s.gen)<<32 | uint64(i)
 	p.mu.Unlock()
-	err := p.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: p.prefix + strconv.FormatUint(token, 36), Header: hdr, Data: data})
+	err := l.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: l.prefix + strconv.FormatUint(token, 36), Header: hdr, Data: data})
 	if err != nil {
 		p.finish(token, Ack{}, err)
 	}
@@ -167,7 +216,7 @@ func (p *publisher) onAck(m *nats.Msg) {
 	p.finish(token, a, err)
 }
 
-// finishWhole answers a call of ask. It returns false for any other call.
+// finishWhole answers a direct get. It returns false for any other call.
 func (p *publisher) finishWhole(token uint64, m *nats.Msg) bool {
 	i, gen := uint32(token), uint32(token>>32)
 	p.mu.Lock()
@@ -239,28 +288,40 @@ func (p *publisher) finish(token uint64, a Ack, err error) {
 	done(a, err)
 }
 
-// watch fails calls whose acknowledgement does not come in time, and all calls in flight
-// when the connection breaks.
-func (p *publisher) watch() {
+// expire fails calls whose answer does not come in time.
+func (p *publisher) expire() {
 	t := time.NewTicker(max(p.timeout/20, time.Millisecond))
 	defer t.Stop()
 	for {
 		select {
 		case <-p.stop:
 			return
-		case st, ok := <-p.status:
+		case <-t.C:
+			p.fail(nil, time.Since(p.start)-p.timeout, context.DeadlineExceeded)
+		}
+	}
+}
+
+// watch fails all calls in flight through a connection when that breaks.
+func (p *publisher) watch(l *line) {
+	status := l.status
+	for {
+		select {
+		case <-p.stop:
+			return
+		case st, ok := <-status:
 			if !ok {
-				p.status = nil // the connection is closed for good
+				status = nil // the connection is closed for good
 				st = nats.CLOSED
 			}
 			down := st != nats.CONNECTED
-			p.down.Store(down)
-			if down {
-				p.breakAll()
-				p.fail(time.Since(p.start)+1, nats.ErrDisconnected)
+			if l == &p.line {
+				p.down.Store(down)
 			}
-		case <-t.C:
-			p.fail(time.Since(p.start)-p.timeout, context.DeadlineExceeded)
+			if down {
+				p.breakAll(l)
+				p.fail(l, time.Since(p.start)+1, nats.ErrDisconnected)
+			}
 		}
 	}
 }
@@ -268,40 +329,40 @@ func (p *publisher) watch() {
 // reconnects returns how often the connection was established again.
 func (p *publisher) reconnects() uint64 { return p.nc.Stats().Reconnects }
 
-// onBreak is Client.OnBreak.
-func (p *publisher) onBreak(f func()) (forget func(), ok bool) {
+// onBreak is Client.OnBreak for one of the connections.
+func (p *publisher) onBreak(l *line, f func()) (forget func(), ok bool) {
 	p.mu.Lock()
-	p.breaks[&f] = struct{}{}
+	l.breaks[&f] = struct{}{}
 	p.mu.Unlock()
 	forget = func() {
 		p.mu.Lock()
-		delete(p.breaks, &f)
+		delete(l.breaks, &f)
 		p.mu.Unlock()
 	}
 	// Only now: a break before this line would not be noticed otherwise.
-	if !p.nc.IsConnected() {
+	if !l.nc.IsConnected() {
 		forget()
 		return func() {}, false
 	}
 	return forget, true
 }
 
-func (p *publisher) breakAll() {
+func (p *publisher) breakAll(l *line) {
 	p.mu.Lock()
-	fs := p.breaks
-	p.breaks = map[*func()]struct{}{}
+	fs := l.breaks
+	l.breaks = map[*func()]struct{}{}
 	p.mu.Unlock()
 	for f := range fs {
 		(*f)()
 	}
 }
 
-// fail fails every call that was sent before an instant.
-func (p *publisher) fail(before time.Duration, err error) {
+// fail fails every call that was sent through a connection, nil for each of them, before an instant.
+func (p *publisher) fail(l *line, before time.Duration, err error) {
 	var tokens []uint64
 	p.mu.Lock()
 	for i := range p.slots {
-		if s := &p.slots[i]; s.busy && s.at < before {
+		if s := &p.slots[i]; s.busy && s.at < before && (l == nil || s.line == l) {
 			tokens = append(tokens, uint64(s.gen)<<32|uint64(i))
 		}
 	}
@@ -322,10 +383,12 @@ func (p *publisher) close() {
 	p.mu.Unlock()
 	close(p.stop)
 	p.stopped.Wait()
-	if p.status != nil {
-		p.nc.RemoveStatusListener(p.status)
+	for _, l := range p.lines() {
+		if !l.nc.IsClosed() { // it has closed the channel otherwise
+			l.nc.RemoveStatusListener(l.status)
+		}
+		// The connection may be gone already; then so is the subscription.
+		_ = l.sub.Unsubscribe()
 	}
-	// The connection may be gone already; then so is the subscription.
-	_ = p.sub.Unsubscribe()
-	p.fail(1<<63-1, nats.ErrConnectionClosed)
+	p.fail(nil, 1<<63-1, nats.ErrConnectionClosed)
 }

@@ -41,7 +41,7 @@ func TestParseAck(t *testing.T) {
 func TestLateAck(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
-	p, err := newPublisher(nc, 1, 50*time.Millisecond, errorMapper{})
+	p, err := newPublisher(nc, nil, 1, 50*time.Millisecond, errorMapper{})
 	if err != nil {
 		t.Fatal(err)
 	}

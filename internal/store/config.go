@@ -3,6 +3,7 @@ package store
 import (
 	"time"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -25,6 +26,9 @@ type Config struct {
 	IndexKeep time.Duration
 	// Timeout bounds every request to JetStream, at least 10 ms; default 5 s.
 	Timeout time.Duration
+	// DirectGets, if not nil, is a second connection to NATS for direct gets; see jet.Options. It stays the caller's.
+	// With one connection, a read that waits for the stream of one shard delays the timers of all shards.
+	DirectGets *jet.Conn
 	// ReadyWithin bounds the time for which Open waits for JetStream; default 1 min.
 	ReadyWithin time.Duration
 	// Window bounds the writes that wait for their acknowledgements; default 16,384.

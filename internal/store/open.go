@@ -72,7 +72,7 @@ const (
 // Open opens a store. It makes the streams, buckets and keys that are missing, and checks the
 // existing ones. It writes this node's presence and reads those of all nodes, so that Levels is
 // right from the first write on. It waits up to Config.ReadyWithin for JetStream. The caller must
-// call Close, and close the connection itself. Errors: schemas.CodeConfig if the server lacks a required
+// call Close, and close the connections itself. Errors: schemas.CodeConfig if the server lacks a required
 // feature, or if the store was made with settings that cannot be changed;
 // schemas.CodeStoreFull if there is too little storage; schemas.ErrDamaged or
 // schemas.ErrNewer if the recorded layout cannot be read; schemas.ErrUnavailable.
@@ -80,7 +80,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	c, err := jet.New(nc, jet.Options{Timeout: cfg.Timeout, Window: cfg.Window, MapError: MapError})
+	c, err := jet.New(nc, jet.Options{Timeout: cfg.Timeout, Window: cfg.Window, DirectGets: cfg.DirectGets, MapError: MapError})
 	if err != nil {
 		return nil, err
 	}
