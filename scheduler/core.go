@@ -104,9 +104,6 @@ type entry struct {
 	// wasPending is true if the claim in flight, or the final record of a rejected claim, will
 	// reduce the number of pending timers.
 	wasPending bool
-	// unclear is true if a claim of this revision got no answer: it may still be stored. The entry may
-	// have made another decision since. See isLateClaim.
-	unclear bool
 	// fails counts the failures of the present step in a row, up to maxFails.
 	fails uint8
 	// stateBefore is the state that the claim in flight replaces.
@@ -131,6 +128,9 @@ type extra struct {
 	firedMsBefore int64
 	// failedMs is the end in the final record of the last ActFail.
 	failedMs int64
+	// unclearMs is the time in the first claim of this revision that got no answer; 0 for none. Such a claim may
+	// still be stored. The entry may have made another decision since. See isLateClaim.
+	unclearMs int64
 	// left is true if the number of pending timers no longer includes the timer, because another claim
 	// than the entry's was stored: that of an earlier owner, or an unclear one.
 	left bool
@@ -183,10 +183,11 @@ type Core struct {
 	due         dueBatch
 
 	// startWatermark and startApplied are the position from which this term resumed; resumed
-	// has the runs of earlier owners that it has completed or is completing.
+	// has the runs that it has completed or is completing for claims of earlier owners and for unclear claims,
+	// with the times of these claims.
 	startWatermark int64
 	startApplied   uint64
-	resumed        map[schemas.TimerID]struct{}
+	resumed        map[schemas.TimerID]int64
 
 	watermark int64  // all readable records of every tick up to here are done
 	tailSeen  uint64 // last stream sequence that the tail delivered
@@ -223,7 +224,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
 		due:            newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
 		backlog:        backlogMember{of: cmp.Or(cfg.Backlog, new(Backlog))},
-		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
+		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]int64{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
 		damaged: damagedClaims{},

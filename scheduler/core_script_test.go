@@ -53,11 +53,11 @@ import (
 // A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T] [end=T]
 // [callback] [state=S] [moves=N]; it was added at the start of the script. With the word claimed it has
 // what its last claim in the script wrote, with last-epoch=N as if that owner had made the
-// claim, and with the word first what its first claim wrote. Its run N is called id/N.
+// claim, and with claimed=N what its Nth claim wrote. Its run N is called id/N.
 func TestCoreScripts(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
-		s := &coreScript{names: map[schemas.TimerID]string{}, claims: map[schemas.TimerID]schemas.Record{}, first: map[schemas.TimerID]schemas.Record{}}
+		s := &coreScript{names: map[schemas.TimerID]string{}, claims: map[schemas.TimerID]schemas.Record{}, all: map[schemas.TimerID][]schemas.Record{}}
 		datadriven.RunTest(t, path, s.run)
 	})
 }
@@ -70,7 +70,7 @@ type coreScript struct {
 	core    *scheduler.Core
 	names   map[schemas.TimerID]string
 	claims  map[schemas.TimerID]schemas.Record // the last claim of each timer
-	first   map[schemas.TimerID]schemas.Record // its first claim
+	all     map[schemas.TimerID][]schemas.Record
 	finals  map[schemas.TimerID]scheduler.ActFinish
 	epoch   uint64
 	lastRev uint64
@@ -215,6 +215,18 @@ func (s *coreScript) own(t *testing.T, d *datadriven.TestData) string {
 	return out.String()
 }
 
+// claimOf returns the claim that a word of a record names.
+func (s *coreScript) claimOf(id schemas.TimerID, words []string) (rec schemas.Record, ok bool) {
+	for _, word := range words {
+		number, named := strings.CutPrefix(word, "claimed=")
+		if n, err := strconv.Atoi(number); named && err == nil && n > 0 && n <= len(s.all[id]) {
+			return s.all[id][n-1], true
+		}
+	}
+	rec, ok = s.claims[id]
+	return rec, ok && slices.Contains(words, "claimed")
+}
+
 // record reads the description of a record.
 func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) store.Timer {
 	words := strings.Fields(line)
@@ -225,11 +237,7 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 	out := store.Timer{ID: scriptID(name)}
 	s.names[out.ID] = name
 	r := &out.Record
-	claims := s.claims
-	if slices.Contains(words, "first") {
-		claims = s.first
-	}
-	if rec, ok := claims[out.ID]; ok && slices.Contains(words, "claimed") {
+	if rec, ok := s.claimOf(out.ID, words); ok {
 		*r = rec
 		if r.Schedule != nil {
 			r.Schedule = r.Schedule.Clone()
@@ -274,7 +282,7 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			r.Attempt = uint32(n)
 		case "callback":
 			r.Callback = "https://example.com/"
-		case "claimed", "first":
+		case "claimed":
 		case "every":
 			r.Schedule.Every = value
 		case "limit":
@@ -399,9 +407,7 @@ func (s *coreScript) print(out *strings.Builder, actions []scheduler.Action) {
 			delayed(out, a.Delay)
 		case scheduler.ActClaim:
 			s.claims[a.ID] = *a.Record
-			if _, again := s.first[a.ID]; !again {
-				s.first[a.ID] = *a.Record
-			}
+			s.all[a.ID] = append(s.all[a.ID], *a.Record)
 			if a.Record.Schedule != nil {
 				s.printTurn(out, a)
 				continue

@@ -72,7 +72,7 @@
 //     owner searches timers.fired for the events of claims of earlier epochs, and publishes
 //     a missing event with the same message id.
 //   - A claim without an answer may be stored later, even after a reread has found the revision before it and
-//     the core has claimed that revision again (entry.unclear). Only one of both claims can be stored, and its
+//     the core has claimed that revision again (extra.unclearMs). Only one of the two claims can be stored, and its
 //     event is published.
 //   - A service with many due timers does not delay another: due entries wait in a queue per
 //     service, and the queues are served round robin.

@@ -111,31 +111,73 @@ func (k *Core) countClaim(t store.Timer) {
 	}
 }
 
-// isLateClaim reports whether a record has a claim of this term that is not the entry's: the claim got no
-// answer, and was stored after a reread had found the revision before it.
+// isLateClaim reports whether a record has an unclear claim of the entry, and not the entry's last one: the claim
+// was stored after a reread had found the revision before it. A record with an earlier claim of this term is none:
+// the tail has brought the revision before that claim since.
 func (k *Core) isLateClaim(e *entry, r *schemas.Record) bool {
-	if !e.unclear || r.Epoch != k.epoch {
+	if r.Epoch != k.epoch || e.claimed(r) {
 		return false
 	}
 	if r.Schedule == nil {
-		return r.State == schemas.StateDelivered && !e.claimed(r)
+		return r.State == schemas.StateDelivered && e.isUnclear(r.FiredMs)
 	}
-	return !r.State.Waits() && !e.claimed(r)
+	return !r.State.Waits() && e.isUnclear(max(r.Schedule.Last.ClaimedMs, r.Schedule.Alarm.ClaimedMs, r.DoneMs))
 }
 
-// inherit takes over from an entry of the same revision that its claim is unclear. The tail may have brought
-// that claim before a reread found the revision.
+// noteUnclear takes note that the entry's claim got no answer.
+func (e *entry) noteUnclear() {
+	x := e.more()
+	if at := x.turnMs; x.unclearMs == 0 {
+		if e.rec.Schedule == nil {
+			at = e.rec.FiredMs
+		}
+		x.unclearMs = at
+	}
+}
+
+// replaced sets the revision of a claim that is stored. No other claim of the revision before it can be stored then.
+func (e *entry) replaced(rev uint64) {
+	e.rev, e.fails = rev, 0
+	if e.extra != nil {
+		e.extra.unclearMs = 0
+	}
+}
+
+// unclear reports whether a claim of the entry's revision got no answer.
+func (e *entry) unclear() bool { return e.extra != nil && e.extra.unclearMs != 0 }
+
+// isUnclear reports whether a claim of a time may be an unclear one of the entry.
+func (e *entry) isUnclear(claimedMs int64) bool { return e.unclear() && claimedMs >= e.extra.unclearMs }
+
+// hasUnclear reports whether a claim may still be stored that got no answer.
+func (k *Core) hasUnclear() bool {
+	for _, e := range k.entries {
+		if e.unclear() {
+			return true
+		}
+	}
+	return false
+}
+
+// inherit copies from an entry of the same revision, which e replaces, what is known of writes without an answer. If
+// the tail has brought the unclear claim already, the number of pending timers no longer includes the timer.
 func (e *entry) inherit(before *entry) {
-	if e.rev != before.rev || !before.unclear {
+	if e.rev != before.rev || before.extra == nil {
+		return
+	}
+	if before.extra.failedMs != 0 {
+		e.more().failedMs = before.extra.failedMs
+	}
+	if !before.unclear() {
 		return
 	}
 	ended := before.rec.Schedule == nil || before.extra.turn != nil && !before.extra.turn.Record.State.Waits()
-	if e.unclear = true; before.left() || ended && !before.wasPending {
-		e.more().left = true
-	}
+	x := e.more()
+	x.unclearMs = before.extra.unclearMs
+	x.left = x.left || before.left() || ended && !before.wasPending
 }
 
-// left returns the field of extra.
+// left returns extra.left, or false without an extra.
 func (e *entry) left() bool { return e.extra != nil && e.extra.left }
 
 // claimed reports whether a record of this term is the entry's claim, in flight or stored. It
@@ -167,12 +209,12 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	case ev.Err == nil && e.rec.Schedule != nil:
 		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
-		e.rev, e.fails = ev.Rev, 0
+		e.replaced(ev.Rev)
 		k.claimed(e)
 		k.publish(e)
 	case errors.Is(ev.Err, schemas.ErrUnavailable):
 		// The claim may be stored now or later, or lost.
-		e.unclear = true
+		e.noteUnclear()
 		k.reread(e)
 	case isRevision(ev.Err):
 		// Another write came first.
@@ -216,6 +258,13 @@ func (k *Core) onReread(ev EvReread) {
 	if e == nil || e.phase != phaseRereading {
 		return
 	}
+	if n := e.newer(); n != nil && (isGone(ev.Err) || ev.Err == nil && ev.Timer.Rev < n.Rev) {
+		// The tail or a load has brought a later revision. It may contain the claim.
+		if errors.Is(ev.Err, schemas.ErrDamaged) {
+			k.damaged.add(e)
+		}
+		ev.Timer, ev.Err = *n, nil
+	}
 	// Of a schedule that is read because its run has concluded (onConcluded), no revision is
 	// known: its record may have expired.
 	known := e.rev != 0 || e.rec.Origin != nil
@@ -228,7 +277,7 @@ func (k *Core) onReread(ev EvReread) {
 		k.do(ActReread{ID: e.id, Delay: k.backoff(int(e.stale))})
 		return
 	}
-	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrNewer) || errors.Is(ev.Err, schemas.ErrDamaged) {
+	if isGone(ev.Err) {
 		if errors.Is(ev.Err, schemas.ErrDamaged) {
 			k.damaged.add(e)
 		}
@@ -264,7 +313,8 @@ func (k *Core) onReread(ev EvReread) {
 		// claim of this term, which was counted then and published long ago: the tail brought
 		// the revision before it, and this entry claimed that one.
 		e.wasPending = e.wasPending && (e.claimed(r) || k.isLateClaim(e, r))
-		e.rev, e.rec, e.fails = ev.Timer.Rev, *r, 0
+		e.rec = *r
+		e.replaced(ev.Timer.Rev)
 		k.claimed(e)
 		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
@@ -277,6 +327,11 @@ func (k *Core) onReread(ev EvReread) {
 		}
 		k.done(e)
 	}
+}
+
+// isGone reports whether an error of a reread says that there is no record that this node can read.
+func isGone(err error) bool {
+	return errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) || errors.Is(err, schemas.ErrDamaged)
 }
 
 // publishChecked publishes an event or dead letter that may have been published before. If

@@ -307,8 +307,8 @@ func (k *Core) endsWait(r *schemas.Record) bool {
 	return false
 }
 
-// waits reports whether the entry's revision waits. The claim of a one-shot timer is in e.rec at once, that
-// of a schedule is not.
+// waits reports whether the number of pending timers includes the entry's timer, as far as the entry knows. The claim
+// of a one-shot timer is in e.rec at once, that of a schedule is not.
 func (e *entry) waits() bool {
 	unclaimed := e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil
 	return e.wasPending || e.rec.State == schemas.StatePending && unclaimed && !e.left()

@@ -184,7 +184,7 @@ func (t *Term) releaseClock(within time.Duration) {
 	c, progress := t.checkpoint()
 	c.Owner = ""
 	// Claims without a result may be stored, and the number lacks them.
-	c.PendingUnknown = c.PendingUnknown || !t.idle
+	c.PendingUnknown = c.PendingUnknown || !t.idle || t.core.hasUnclear()
 	_, rev := t.lease.Clock()
 	t.lease.Writing()
 	t.host.Go(func(ctx context.Context) {

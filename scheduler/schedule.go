@@ -344,7 +344,7 @@ func (k *Core) onLooked(ev EvLooked) {
 // its next due time. t is the record with the claim or, if the claim's answer was lost, a
 // later revision.
 func (k *Core) turned(e *entry, t store.Timer) {
-	e.rev, e.fails = t.Rev, 0
+	e.replaced(t.Rev)
 	s, turn := t.Record.Schedule, e.extra.turn
 	switch {
 	case turn.Run != nil && k.started(schemas.RunTimer(t.ID, s.Last.Run), &s.Last),

@@ -5,7 +5,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file completes the claims of schedules whose result is unclear: the answer was lost, or
+// This file completes the claims of schedules whose result is unclear: the answer was lost or came too late, or
 // an earlier owner made the claim.
 
 // rereadSchedule processes the record of a schedule that was read because the result of a
@@ -29,7 +29,9 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	if r.Pending() {
 		e.keepNewer(t)
 	}
-	n := k.doneOrWoken(e, woken)
+	// An unclear claim may have been made before the schedule was due. Its entry must stay, so that the claim is
+	// completed if it is stored after all.
+	n := k.doneOrWoken(e, woken || e.unclear())
 	if n == nil {
 		return
 	}
@@ -60,20 +62,24 @@ func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 
 // resumeClaims completes the last run and the last overdue event of a schedule if their events may be
 // missing: an earlier owner claimed them, and the clock from which this term resumed may be older than the
-// claim, or an unclear claim of this term is stored after all. The entry holds the low watermark before the claim's tick, or pins
-// the applied offset before the claim, so the next owner also completes the claim if this term
+// claim, or an unclear claim of this term is stored after all. The entry holds the low watermark before the claim's
+// tick, or pins the applied offset before the claim, so the next owner also completes the claim if this term
 // does not.
 func (k *Core) resumeClaims(t store.Timer) {
 	s := t.Record.Schedule
-	var known *schemas.Schedule // the revision whose claim is unclear, nil for none
-	if e := k.entries[t.ID]; e != nil && e.unclear && t.Rev > e.rev && !k.isClaimOf(e, &t.Record) {
+	e := k.entries[t.ID]
+	known := s // the schedule before the entry's unclear claim; s for none
+	if e != nil && e.unclear() && t.Rev > e.rev && !k.isClaimOf(e, &t.Record) {
 		known = e.rec.Schedule
 	}
-	if l := &s.Last; known != nil && l.Epoch == k.epoch && *l != known.Last || k.resumes(l, t.Rev) {
-		k.resume(t, schemas.RunTimer(t.ID, l.Run), !s.AlarmIsLast(), k.checkRun)
+	late := func(l, before *schemas.LastRun) bool {
+		return *l != *before && l.Epoch == k.epoch && e.isUnclear(l.ClaimedMs)
 	}
-	if a := &s.Alarm; known != nil && a.Epoch == k.epoch && *a != known.Alarm || k.resumes(a, t.Rev) {
-		k.resume(t, schemas.OverdueTimer(t.ID, a.Run), s.AlarmIsLast(), k.checkAlarm)
+	if l := &s.Last; late(l, &known.Last) || k.resumes(l, t.Rev) {
+		k.resume(t, schemas.RunTimer(t.ID, l.Run), l.ClaimedMs, !s.AlarmIsLast(), k.checkRun)
+	}
+	if a := &s.Alarm; late(a, &known.Alarm) || k.resumes(a, t.Rev) {
+		k.resume(t, schemas.OverdueTimer(t.ID, a.Run), a.ClaimedMs, s.AlarmIsLast(), k.checkAlarm)
 	}
 }
 
@@ -93,9 +99,9 @@ func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
 	return unread || l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
 }
 
-// resume completes a claim with check, once in a term. last is true for the last claim of the
+// resume completes a claim, made at claimedMs, with check, once in a term. last is true for the last claim of the
 // schedule.
-func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(store.Timer)) {
+func (k *Core) resume(t store.Timer, id schemas.TimerID, claimedMs int64, last bool, check func(store.Timer)) {
 	if run := k.entries[id]; run != nil {
 		switch {
 		case run.unpublished():
@@ -105,10 +111,11 @@ func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(s
 		}
 		return
 	}
-	if _, done := k.resumed[id]; done {
+	// A schedule that is added again has runs with the same numbers.
+	if at, done := k.resumed[id]; done && at == claimedMs {
 		return
 	}
-	k.resumed[id] = struct{}{}
+	k.resumed[id] = claimedMs
 	check(t)
 }
 

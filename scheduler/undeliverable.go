@@ -124,7 +124,7 @@ func (k *Core) fail(e *entry) {
 	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
 	rec.Body, rec.Deferral = schemas.Body{}, nil
 	e.more().failedMs = rec.DoneMs
-	e.wasPending = e.rec.State.Waits()
+	e.wasPending = e.rec.State.Waits() && !e.left()
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})
 }

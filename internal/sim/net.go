@@ -321,10 +321,10 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 			answer(schemas.ErrUnavailable, deadline+1)
 		}
 	}
-	// late carries the request out after the caller has given up.
-	late := func(at int64) {
+	// late carries the request out after the caller was told, at a time, that there is no answer.
+	late := func(told, at int64) {
 		w.stats.Late++
-		answer(schemas.ErrUnavailable, deadline+1)
+		answer(schemas.ErrUnavailable, told)
 		w.at(at, func() {
 			if upTo, ok := net.reach(r); ok {
 				_ = r.CarryOut(upTo, false)
@@ -333,7 +333,13 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 	}
 	if w.now < n.cutUntil || net.loses() {
 		if w.p.late && w.oneIn(2) {
-			late(deadline + int64(w.between(0, 3*time.Second)))
+			if w.oneIn(2) {
+				// The connection breaks after the request was sent, and the client fails the call at once.
+				broken := w.now + int64(net.delay())
+				late(broken, broken+int64(w.between(0, 50*time.Millisecond)))
+			} else {
+				late(deadline+1, deadline+int64(w.between(0, 3*time.Second)))
+			}
 			return
 		}
 		w.stats.Lost++
@@ -342,7 +348,7 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 	}
 	arrives := w.now + int64(net.delay())
 	if arrives > deadline {
-		late(arrives)
+		late(deadline+1, arrives)
 		return
 	}
 	w.at(arrives, func() {

@@ -128,7 +128,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	p.drift, p.stops, p.burst = one(2), one(2), one(3)
 	p.deposed = seed%6 == 1 && p.servers > 1
 	p.replaced = seed%5 == 3
-	p.late = seed%4 == 2
+	p.late = seed%4 == 2 || seed%7 == 2
 	if seed%8 == 4 { // timers wait long in the queues, while the only server's clock is set back
 		p.jumps, p.servers, p.maxInflight = true, 1, 1
 		p.slow, p.slowest = 5, 7*time.Second
