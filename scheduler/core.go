@@ -128,7 +128,7 @@ type extra struct {
 	firedMsBefore int64
 	// failedMs is the end in the final record of the last ActFail.
 	failedMs int64
-	// unclearMs is the time in the first claim of this revision that got no answer; 0 for none. Such a claim may
+	// unclearMs is the earliest time in a claim of this revision that got no answer; 0 for none. Such a claim may
 	// still be stored. The entry may have made another decision since. See isLateClaim.
 	unclearMs int64
 	// left is true if the number of pending timers no longer includes the timer, because another claim

@@ -29,7 +29,7 @@ const (
 	// endedLeast is the least interval, and the pause after a failed write.
 	endedLeast = time.Second
 	// endedMost is the number of noted timers that are written at once. Beyond endedBound the owner forgets them, and reads
-	// their final records later. 56 bytes each: 56 MB for a shard whose list cannot be written.
+	// their final records later. 48 bytes each: 48 MB for a shard whose list cannot be written.
 	endedMost  = 100_000
 	endedBound = 1_000_000
 	// endedSlack is added to the sweep delay, after which a due time that has passed does not fire any more.
@@ -92,11 +92,13 @@ type endedTimers struct {
 	writing, scanning bool
 	// forgot is true if timers after complete are neither noted nor written: a scan must read them.
 	forgot bool
+	// losses grows when the shard has lost messages, maybe those with the list.
+	losses int
 	// nextAt is the earliest time of the next write, on the monotonic clock; 0 for none. failing is true after a failed write.
 	nextAt  time.Duration
 	failing bool
 	// suspect is true if the server may have been killed since the last look for void revisions. looking is true during a look.
-	// interruptions is the number of lost connections, as of lookAt on the monotonic clock less interruptedEvery.
+	// interruptions is the number of lost connections. lookAt is the time of its next comparison, on the monotonic clock.
 	suspect, looking bool
 	interruptions    uint64
 	lookAt           time.Duration
@@ -121,6 +123,12 @@ func (e *endedTimers) note(t *store.Timer, nowMs int64) {
 	if timer, ok := e.rule.of(t, nowMs); ok {
 		e.add(timer)
 	}
+}
+
+// lost takes note that the shard has lost messages: the list may be incomplete.
+func (e *endedTimers) lost() {
+	e.complete, e.forgot = 0, true
+	e.losses++
 }
 
 func (e *endedTimers) add(timers ...store.EndedTimer) {
@@ -165,7 +173,7 @@ func (t *Term) keepEnded() {
 	}
 }
 
-// interrupted notes that the connection was lost. The first call only notes the number.
+// interrupted sets suspect if the connection was lost since the last call. The first call only notes the number.
 func (t *Term) interrupted(now time.Duration) {
 	e := &t.ended
 	first := e.lookAt == 0
@@ -209,7 +217,7 @@ func (t *Term) lookForVoid() {
 func (t *Term) writeEnded() {
 	e := &t.ended
 	timers, upTo := e.noted, t.tailRev
-	whole := !e.scanning && !e.forgot
+	whole, losses := !e.scanning && !e.forgot, e.losses
 	e.noted, e.writing, e.nextAt = nil, true, 0
 	t.host.Go(func(ctx context.Context) {
 		err := t.addEnded(ctx, timers)
@@ -220,7 +228,7 @@ func (t *Term) writeEnded() {
 				e.noted, timers = timers, e.noted
 				e.add(timers...)
 				e.nextAt = t.host.Monotonic() + endedLeast
-			case whole:
+			case whole && losses == e.losses:
 				e.complete = upTo
 			}
 		})
@@ -255,9 +263,9 @@ func (t *Term) scanEnded() {
 			return
 		}
 		e.results.put(func() {
-			if e.scanning = false; err != nil {
-				e.forgot = true
-			}
+			e.scanning = false
+			e.suspect = e.suspect || err == nil // the list may have more timers now
+			e.forgot = e.forgot || err != nil
 		})
 		t.host.Wake()
 	})

@@ -127,10 +127,11 @@ func (k *Core) isLateClaim(e *entry, r *schemas.Record) bool {
 // noteUnclear takes note that the entry's claim got no answer.
 func (e *entry) noteUnclear() {
 	x := e.more()
-	if at := x.turnMs; x.unclearMs == 0 {
-		if e.rec.Schedule == nil {
-			at = e.rec.FiredMs
-		}
+	at := x.turnMs
+	if e.rec.Schedule == nil {
+		at = e.rec.FiredMs
+	}
+	if x.unclearMs == 0 || at < x.unclearMs { // the clock may have gone back
 		x.unclearMs = at
 	}
 }

@@ -103,9 +103,13 @@ func TestReturnedTimerDoesNotFire(t *testing.T) {
 	ws := timers(20, func(int64) int64 { return due })
 	create(t, s, ws...)
 	// The records are as after a kill: the final records, of later revisions, are gone.
+	last, err := s.LastSeq(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var ended []store.EndedTimer
 	for _, w := range ws[:10] {
-		ended = append(ended, store.EndedTimer{ID: w.ID, Rev: 1000, StoredMs: nowMs() + 1000, AddedMs: w.Record.AddedMs, UntilMs: due})
+		ended = append(ended, store.EndedTimer{ID: w.ID, Rev: last, StoredMs: nowMs() + 1000, AddedMs: w.Record.AddedMs, UntilMs: due})
 	}
 	if err := s.AddEnded(t.Context(), 0, nowMs(), 0, ended); err != nil {
 		t.Fatal(err)

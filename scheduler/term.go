@@ -297,8 +297,12 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 	}
 	t.events = t.in.take(t.events)
 	for i, ev := range t.events {
-		if _, lost := ev.(EvRecount); lost {
+		switch ev.(type) {
+		case EvRecount:
 			t.limited.recount()
+			t.ended.lost()
+		case EvVoid:
+			t.limited.recount() // the tail does not bring the delete
 		}
 		t.step(ev)
 		t.events[i] = nil

@@ -144,11 +144,12 @@ func (k *Core) onFailed(ev EvFailed) {
 	}
 }
 
-// isFailOf reports whether a final record is that of the entry's ActFail, whose answer was lost. It may
+// isFailOf reports whether a final record is that of the entry's ActFail, whose answer was lost. The entry may have
+// claimed the timer again, after a reread had found the revision before it. It may
 // also be an earlier one of this term, which was counted then: a load has brought the revision
 // before it since, and this entry was refused again.
 func (e *entry) isFailOf(r *schemas.Record) bool {
-	return r.State == schemas.StateFail && e.rec.State.Waits() && e.extra != nil && r.DoneMs == e.extra.failedMs
+	return r.State == schemas.StateFail && e.extra != nil && r.DoneMs == e.extra.failedMs
 }
 
 // failed removes a timer whose claim was rejected from the number of pending timers, unless that

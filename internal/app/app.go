@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
@@ -218,8 +217,7 @@ func (a *App) start(ctx context.Context) error {
 	}
 	a.nc = nc
 	a.onStop("connection", flushBound, a.disconnect)
-	// This connection breaks with the first one, which reports it.
-	if a.directGets, err = connectQuietly(&a.o, a.own, "belfry "+a.node+" direct gets", zerolog.DebugLevel, zerolog.DebugLevel); err != nil {
+	if a.directGets, err = connect(&a.o, a.own, "belfry "+a.node+" direct gets"); err != nil {
 		return err
 	}
 	warn, err := a.checkDurability(ctx)

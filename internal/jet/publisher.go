@@ -52,7 +52,16 @@ type line struct {
 	sub    *nats.Subscription
 	status chan nats.Status
 	breaks map[*func()]struct{} // called when the connection breaks; under publisher.mu
+	// silent is the time of the first direct get since the last answer to one, since publisher.start; 0 for none.
+	silent atomic.Int64
 }
+
+// The two connections may be to different servers of a cluster. If nothing answers direct gets on their own connection for
+// getPatience, direct gets use the first connection, and try the other one again every getAgain.
+const (
+	getPatience = 2 * time.Second
+	getAgain    = 10 * time.Second
+)
 
 // slot is one call in flight. gen distinguishes a late answer to an earlier call.
 type slot struct {
@@ -127,11 +136,23 @@ func (p *publisher) lines() []*line {
 
 // getting returns the connection for a direct get that is made now.
 func (p *publisher) getting() *line {
-	if p.gets.nc.IsConnected() {
-		return p.gets
+	l, now := p.gets, int64(time.Since(p.start))
+	if l == &p.line || !l.nc.IsConnected() {
+		return &p.line
 	}
-	return &p.line
+	switch silent := l.silent.Load(); {
+	case silent == 0:
+		l.silent.CompareAndSwap(0, now)
+	case now-silent > int64(getAgain):
+		l.silent.Store(now)
+	case now-silent > int64(getPatience):
+		return &p.line
+	}
+	return l
 }
+
+// answered notes an answer to a direct get. "No responders" is none.
+func (l *line) answered() { l.silent.Store(0) }
 
 // send publishes and returns. done is called exactly once, on another goroutine or on
 // this one, never under a lock. send blocks only while the window is full.
@@ -225,9 +246,10 @@ func (p *publisher) finishWhole(token uint64, m *nats.Msg) bool {
 		return false
 	}
 	s := &p.slots[i]
-	whole := s.whole
+	whole, l := s.whole, s.line
 	s.busy, s.done, s.whole = false, nil, nil
 	p.mu.Unlock()
+	l.answered()
 	p.free <- i
 	whole(m)
 	return true

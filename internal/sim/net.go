@@ -321,7 +321,7 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 			answer(schemas.ErrUnavailable, deadline+1)
 		}
 	}
-	// late carries the request out after the caller was told, at a time, that there is no answer.
+	// late carries the request out after the caller has learned, at the time told, that there is no answer.
 	late := func(told, at int64) {
 		w.stats.Late++
 		answer(schemas.ErrUnavailable, told)

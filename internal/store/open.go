@@ -167,7 +167,8 @@ func (s *Store) openRecords() {
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
 	s.EndedLists = newEndedLists(s.jet, s.Shards, s.revisionGC, s.cfg.Retention, min(s.jet.MaxPayload(), int64(s.cfg.MaxPayload)), s.log)
-	s.Reader.gc, s.Reader.ended = s.revisionGC, s.EndedLists
+	r := s.Reader
+	r.gc, r.ended = s.revisionGC, s.EndedLists
 	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards), cache: newRecordCache(s.jet)}
 	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader}
 	s.Inspector = &Inspector{

@@ -25,7 +25,7 @@ type Reader struct {
 	log    zerolog.Logger
 	// gc deletes the replaced revisions that a count finds; nil for a reader that only reads.
 	gc *revisionGC
-	// ended has the timers whose returned revisions a count deletes; nil if gc is nil.
+	// ended has the timers whose returned revisions RemoveVoid deletes; nil if gc is nil.
 	ended *EndedLists
 	// barriers are those of GetNewest.
 	barriers *barriers

@@ -255,8 +255,8 @@ type superseded struct {
 	// reconnects is the number of reconnects before the later revision was written or read, or checkFirst; see
 	// remover.check.
 	reconnects uint64
-	// void is the time of a revision that has no later one, in Unix nanoseconds: its timer has ended, and the final
-	// record has expired. by is then the revision itself. 0 for all others.
+	// void is the time, in Unix nanoseconds, at which a void revision was stored: its timer has ended, and the final
+	// record has expired. by is then the revision itself. It is 0 for a revision that a later one has replaced.
 	void int64
 }
 

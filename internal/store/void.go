@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
@@ -17,8 +16,9 @@ type VoidRecord struct {
 	Rev uint64
 }
 
-// RemoveVoid deletes the revisions that the shard's list of ended timers shows to be void (endedlist.go), waits until they are
-// gone, and returns their records. An owner calls it when the server may have been killed. It reads the list, and the record of
+// RemoveVoid deletes the revisions that the shard's list of ended timers shows to be void (endedlist.go; work-around 23), waits
+// until they are gone or an attempt has failed, and returns their records. An owner calls it when the server may have been
+// killed, and every ten minutes. It reads the list, and the record of
 // each timer in it, 1,000 at a time with a pause of pacedPause. It leaves records that are damaged, or that another client wrote.
 // Errors: schemas.ErrUnavailable; some records may be gone then, which it returns.
 //
@@ -29,6 +29,9 @@ func (rd *Reader) RemoveVoid(ctx context.Context, shard int) (removed []VoidReco
 		return nil, nil
 	}
 	err = rd.ended.each(ctx, shard, func(timers []EndedTimer, seq uint64) error {
+		// A final record is before the chunk that lists it. Otherwise the stream has lost messages since, and may have
+		// given the sequence to another message.
+		timers = slices.DeleteFunc(timers, func(e EndedTimer) bool { return e.Rev >= seq })
 		for part := range slices.Chunk(timers, jet.MaxSubjects) {
 			gone, err := rd.removeVoid(ctx, shard, part, seq)
 			removed = append(removed, gone...)
@@ -143,9 +146,12 @@ func (g *revisionGC) removeVoid(ctx context.Context, shard int, m *jet.Msg) erro
 	}
 	at := revision{g.shards.subjects[shard].stream, m.Sequence}
 	g.rem.put(superseded{revision: at, subject: m.Subject, by: m.Sequence, reconnects: checkFirst, void: m.Time.UnixNano()})
-	var attempt sync.WaitGroup
-	attempt.Add(1)
-	g.rem.call(at, attempt.Done)
-	attempt.Wait()
-	return nil
+	tried := make(chan struct{})
+	g.rem.call(at, func() { close(tried) })
+	select {
+	case <-tried:
+		return nil
+	case <-ctx.Done():
+		return g.jet.Error("remove returned revisions", context.Cause(ctx))
+	}
 }
