@@ -383,14 +383,7 @@ func TestKilledEnded(t *testing.T) {
 	now := storetest.NowMs(t, k.s)
 	pending := storetest.Pending(now + hourMs)
 	revs := make([]uint64, large+more)
-	create := func(first, last int) {
-		t.Helper()
-		for i := first; i < last; i++ {
-			r := *pending
-			r.Body.Data = make([]byte, 100_000)
-			revs[i] = storetest.CreateAll(t, k.s, []store.Write{{ID: ids[i], Record: &r}})[0]
-		}
-	}
+	create := func(first, last int) { k.createLarge(ids, revs, pending, first, last) }
 	var ended []store.EndedTimer
 	cancel := func(i int) {
 		r := *pending

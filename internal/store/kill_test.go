@@ -47,6 +47,16 @@ func (k *killed) open() {
 	k.t.Cleanup(s.Close)
 }
 
+// createLarge creates the timers first to last-1 of ids, each with 100 kB of data, and sets their revisions.
+func (k *killed) createLarge(ids []schemas.TimerID, revs []uint64, pending *schemas.Record, first, last int) {
+	k.t.Helper()
+	for i := first; i < last; i++ {
+		r := *pending
+		r.Body.Data = make([]byte, 100_000)
+		revs[i] = storetest.CreateAll(k.t, k.s, []store.Write{{ID: ids[i], Record: &r}})[0]
+	}
+}
+
 // kill ends the server with SIGKILL and closes the store, so that its requests in flight are
 // lost. Then it starts both again.
 func (k *killed) kill() {

@@ -121,11 +121,20 @@ func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, d
 func (rd *Reader) revisions(ctx context.Context, shard int, rev uint64) (newest *jet.Msg, older []*jet.Msg, err error) {
 	stream := rd.shards.subjects[shard].stream
 	m, err := rd.jet.At(ctx, stream, rev)
-	if err == nil {
-		older, _, err = rd.jet.Next(ctx, stream, m.Subject, 0, history)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil, nil, nil
 	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return rd.revisionsOf(ctx, stream, m.Subject)
+}
+
+// revisionsOf returns the newest revision of a record, and the revisions before it. newest is nil if there is none.
+func (rd *Reader) revisionsOf(ctx context.Context, stream, subject string) (newest *jet.Msg, older []*jet.Msg, err error) {
+	older, _, err = rd.jet.Next(ctx, stream, subject, 0, history)
 	if err == nil {
-		newest, err = rd.jet.Last(ctx, stream, m.Subject)
+		newest, err = rd.jet.Last(ctx, stream, subject)
 	}
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil, nil, nil

@@ -120,14 +120,7 @@ func TestKilledCount(t *testing.T) {
 	ids := storetest.IDsOf(k.s.Geometry(), shard, large+more+small)
 	pending := storetest.Pending(storetest.NowMs(t, k.s) + 3_600_000)
 	revs := make([]uint64, large+more)
-	create := func(first, last int) {
-		t.Helper()
-		for i := first; i < last; i++ {
-			r := *pending
-			r.Body.Data = make([]byte, 100_000)
-			revs[i] = storetest.CreateAll(t, k.s, []store.Write{{ID: ids[i], Record: &r}})[0]
-		}
-	}
+	create := func(first, last int) { k.createLarge(ids, revs, pending, first, last) }
 	cancelled := 0
 	cancel := func(i int) {
 		r := *pending

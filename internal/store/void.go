@@ -18,9 +18,8 @@ type VoidRecord struct {
 
 // RemoveVoid deletes the revisions that the shard's list of ended timers shows to be void (endedlist.go; work-around 23), waits
 // until they are gone or an attempt has failed, and returns their records. An owner calls it when the server may have been
-// killed, and every ten minutes. It reads the list, and the record of
-// each timer in it, 1,000 at a time with a pause of pacedPause. It leaves records that are damaged, or that another client wrote.
-// Errors: schemas.ErrUnavailable; some records may be gone then, which it returns.
+// killed, and every ten minutes. It reads the list, and the record of each timer in it, 1,000 at a time with a pause of
+// pacedPause. It leaves records that are damaged, or that another client wrote. Errors: schemas.ErrUnavailable; some records may be gone then, which it returns.
 //
 // The owner may have loaded a void record. A claim after the delete is refused. If the claim comes before the delete, the timer
 // fires.
@@ -118,18 +117,10 @@ func (rd *Reader) isVoid(m *jet.Msg, e *EndedTimer) bool {
 // the revision of that, otherwise 0.
 func (rd *Reader) removeVoidTimer(ctx context.Context, shard int, e *EndedTimer) (rev uint64, err error) {
 	subject, stream := rd.shards.timerSubject(e.ID)
-	m, err := rd.jet.Last(ctx, stream, subject)
-	if errors.Is(err, schemas.ErrNotFound) {
-		return 0, nil
-	}
-	if err != nil || !rd.isVoid(m, e) {
+	m, older, err := rd.revisionsOf(ctx, stream, subject)
+	if err != nil || m == nil || !rd.isVoid(m, e) {
 		return 0, err
 	}
-	older, _, err := rd.jet.Next(ctx, stream, subject, 0, history)
-	if err != nil {
-		return 0, err
-	}
-	older = slices.DeleteFunc(older, func(o *jet.Msg) bool { return o.Sequence >= m.Sequence })
 	for _, v := range append(older, m) {
 		if err := rd.gc.removeVoid(ctx, shard, v); err != nil {
 			return 0, err
