@@ -24,6 +24,9 @@ type Add struct {
 	Tenant, Account string
 	// Returned is true for an add of the stream that was delivered before.
 	Returned bool
+	// Old is true for an add of the stream whose timer may have had a record that has expired, see store.Add. Such an add
+	// stores nothing, and is rejected if there is no record.
+	Old bool
 	// Receiver receives the outcome.
 	Receiver Receiver
 

@@ -97,7 +97,7 @@ func (l *limiter) unlimited(adds []*Add) []*Add {
 	}
 	free := adds[:0]
 	for _, a := range adds {
-		if len(set.AddLimits(a.Spec.Service)) == 0 {
+		if a.Old || len(set.AddLimits(a.Spec.Service)) == 0 { // an old add stores nothing
 			free = append(free, a)
 			continue
 		}

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -132,11 +133,21 @@ func (r *round) delay(a *Add, err error) {
 }
 
 func (r *round) run(adds []*Add) {
+	var old []*Add
+	adds = slices.DeleteFunc(adds, func(a *Add) bool {
+		if a.Old {
+			old = append(old, a)
+		}
+		return a.Old
+	})
 	adds = r.available(adds)
 	adds = r.register(adds)
 	adds = r.dedup(adds)
 	if len(adds) > 0 {
 		each(r.create(adds), r.exists)
+	}
+	if len(old) > 0 {
+		each(r.dedup(old), r.settleOld)
 	}
 }
 
@@ -296,18 +307,13 @@ func (r *round) exists(a *Add) {
 	err := store.ErrRevision
 	for try := 0; try < maxRepairTries && errors.Is(err, store.ErrRevision); try++ {
 		t, err = r.Records.Get(r.ctx, a.Spec.Timer)
+		if reason := a.refusedBy(&t, err); reason != nil {
+			r.Sink.Reject(a, reason)
+			return
+		}
 		switch {
 		case errors.Is(err, schemas.ErrNotFound):
 			r.delay(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired between two reads"))
-			return
-		case errors.Is(err, schemas.ErrDamaged):
-			// Whether the timer has fired is not known, so the add cannot replace the record. It
-			// is kept with the rejected adds, from which an operator can restore the timer.
-			r.Sink.Reject(a, schemas.Errorf(schemas.CodeDamaged, "timer %s was stored before, and its record is damaged: run belfry repair", a.Spec.Timer))
-			return
-		case err == nil && t.Record.Hash != a.Record.Hash:
-			r.Sink.Reject(a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
-				a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State))
 			return
 		case err == nil && (r.written(a.Spec.Timer) || t.Rev > lost && lost > 0 && repaired(&t.Record)):
 			// Of many equal adds at the same time, one repairs the record. Either this Write has written the record, or
@@ -334,6 +340,43 @@ func (r *round) exists(a *Add) {
 		return
 	}
 	r.Sink.Store(a, Duplicate, &t.Record)
+}
+
+// refusedBy returns why an add is rejected because of the record that was read, or that could not be decoded; nil if it is not.
+func (a *Add) refusedBy(t *store.Timer, err error) error {
+	switch {
+	case errors.Is(err, schemas.ErrDamaged):
+		// Whether the timer has fired is not known, so the add cannot replace the record. It
+		// is kept with the rejected adds, from which an operator can restore the timer.
+		return schemas.Errorf(schemas.CodeDamaged, "timer %s was stored before, and its record is damaged: run belfry repair", a.Spec.Timer)
+	case err == nil && t.Record.Hash != a.Record.Hash:
+		return schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
+			a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State)
+	}
+	return nil
+}
+
+// errOld is the reason why an old add without a record is rejected.
+var errOld = schemas.Errorf(schemas.CodeNotFound, "a killed server brought this add back, and the timer has no record: it has ended, or it was never stored. Add it again if it neither fired nor was cancelled")
+
+// settleOld settles an old add: it is a duplicate, a conflict, or has no record. It writes nothing. The record may be an earlier
+// revision that the server has brought back, too, and such a timer fires if its record is written again.
+func (r *round) settleOld(a *Add) {
+	ctx, cancel := context.WithTimeout(r.ctx, OperationTimeout)
+	defer cancel()
+	t, err := r.Records.GetNewest(ctx, a.Spec.Timer)
+	reason := a.refusedBy(&t, err)
+	if errors.Is(err, schemas.ErrNotFound) {
+		reason = errOld
+	}
+	switch {
+	case reason != nil:
+		r.Sink.Reject(a, reason)
+	case err != nil:
+		r.delay(a, err)
+	default:
+		r.Sink.Store(a, Duplicate, &t.Record)
+	}
 }
 
 // maxFanOut bounds the duplicates that one group reads, or the rejections that it

@@ -9,6 +9,8 @@ package natstest
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -117,6 +119,29 @@ func (s *Server) Start() {
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
+	s.Start()
+}
+
+// Undo calls f and then undoes what f did to the messages of a stream: the stream has its messages as before the call, and its
+// consumers are as f left them, as after a server has lost the last writes of a stream. It restarts the server before the
+// call and after it.
+func (s *Server) Undo(stream string, f func()) {
+	s.tb.Helper()
+	folder := filepath.Join(s.StoreDir(), "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs")
+	before := filepath.Join(s.tb.TempDir(), "msgs")
+	check := func(err error) {
+		s.tb.Helper()
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+	}
+	s.Stop()
+	check(os.CopyFS(before, os.DirFS(folder)))
+	s.Start()
+	f()
+	s.Stop()
+	check(os.RemoveAll(folder))
+	check(os.CopyFS(folder, os.DirFS(before)))
 	s.Start()
 }
 

@@ -61,9 +61,25 @@ func (a *Adds) PurgeWithoutFilterFrom(left uint64) { a.unfilteredFrom = left }
 func (a *Adds) LookForStranded(every time.Duration) { a.strandedLook = every }
 
 // Stranded looks once for stranded adds on timers.add.
-func (a *Adds) Stranded(ctx context.Context) (adds []*Add, tooOld []uint64, err error) {
+func (a *Adds) Stranded(ctx context.Context) ([]*Add, error) {
 	return a.stranded(ctx, defaultDoor, addsMost)
 }
+
+// StrandedSet is strandedSet.
+type StrandedSet = strandedSet
+
+// Next takes the stranded adds of a look, and returns those to pass.
+func (s *strandedSet) Next(ctx context.Context, adds *Adds, found []*Add) []*Add {
+	return s.next(ctx, adds, found)
+}
+
+// StrandedAdd returns a stranded add with a sequence.
+func (a *Adds) StrandedAdd(seq uint64) *Add {
+	return addOf(&jet.Msg{Sequence: seq}, 2, strandedDelivery{a, seq}, nil)
+}
+
+// Pass passes a group to nobody.
+func (in *Inbox) Pass(group []*Add) { in.pass(group, func([]*Add) {}) }
 
 // RemoveAdds is removeAdds for adds on timers.add.
 func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {

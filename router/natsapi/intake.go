@@ -108,7 +108,7 @@ func newGroup(in *intake, msgs []*store.Add) *group {
 		d := &g.adds[i]
 		d.g, d.msg = g, m
 		d.Header, d.Data, d.Seq, d.Account, d.Receiver = m.Header, m.Data, m.Seq, m.Account, d
-		d.Returned = m.Deliveries > 1
+		d.Returned, d.Old = m.Deliveries > 1, m.Old
 		// Rounded up: a timer counted from the add is never early.
 		d.AddedMs = m.Stored.Add(time.Millisecond - 1).UnixMilli()
 	}
