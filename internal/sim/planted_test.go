@@ -111,7 +111,7 @@ var seedMutants = []mutant{
 	{"a shard stays in the node's backlog after its due timers have fired", "scheduler/backlog.go", "\t\tm.of.shards.Add(-1)\n", "", 60, ""},
 
 	// Bugs that this simulation has found in Belfry.
-	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
+	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 6000, ""},
 	{"due timers that a move leaves stay in the wheel", "scheduler/fire.go", "if tick || !k.due.left {", "if !k.due.left {", 60, ""},
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now && !e.woken() {", "if false {", 1000, ""},
 	{"late adds are not audited", "scheduler/fire.go", "passed := e.pin != 0 && e.rec.DueMs", "passed := e.pin < 0 && e.rec.DueMs", 300, ""},
@@ -146,7 +146,7 @@ var scheduleMutants = []mutant{
 	{"an overdue event is before its deadline", "internal/recurrence/expect.go", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now {", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now+1500 {", 20, ""},
 	{"a success does not prevent an overdue event", "internal/recurrence/expect.go", "r.State == schemas.StateSuccess && r.DoneMs <= e.DeadlineMs)", "r.State == schemas.StateSuccess && r.DoneMs < 0)", 20, ""},
 	{"an overdue event is lost when its owner dies before it is published", "scheduler/schedulerecovery.go", " || k.resumes(a, t.Rev) {", " || k.resumes(a, t.Rev) && a.Run == 0 {", 100, ""},
-	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 300, ""},
+	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 1500, ""},
 	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
 
 	{"far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })", 300, ""},
