@@ -45,6 +45,7 @@ type life struct {
 	calls        int
 	final        bool // its record was final once
 	finalAt      int64
+	finalRev     uint64
 	seen         bool     // its record was stored once
 	letters      []copyOf // its dead letters
 	letterOf     string   // the event of the last of them
@@ -55,6 +56,7 @@ type life struct {
 	addRead       bool
 	changedUnread int
 	damaged       bool // its record was damaged in the store
+	back          comeback
 	overwritten   bool // by a new revision
 	rejected      bool // because of its size
 	// half says that the index entry was lost when the record was created. The router then

@@ -67,6 +67,8 @@ func (w *world) describe(what any) string {
 		return fmt.Sprintf("scan done, %v", x.Err)
 	case scheduler.EvFinished:
 		return fmt.Sprintf("finished %s, %v", n(x.Finish.ID), x.Err)
+	case scheduler.EvVoid:
+		return fmt.Sprintf("void %s, revision %d", n(x.ID), x.Rev)
 	case scheduler.EvTail:
 		return fmt.Sprintf("tail %s: %s, revision %d", n(x.Timer.ID), x.Timer.Record.State, x.Timer.Rev)
 	}

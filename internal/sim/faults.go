@@ -127,6 +127,9 @@ func (w *world) settleAt() int64 {
 	if w.quotas != nil {
 		d += quotaBegins
 	}
+	if w.cfg.Returned {
+		d += returnedBound + returnedSpread
+	}
 	return w.healed + int64(d)
 }
 

@@ -24,12 +24,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const defaultSeeds, allSeeds = 60, 300
 
 // newerSeeds is the number of seeds of TestNewerRecords with BELFRY_TESTS=all, damageSeeds of TestDamagedRecords,
-// flowSeeds of TestFlow, quotaSeeds of TestQuotas. The default is a third of it.
+// returnedSeeds of TestReturnedTimers, flowSeeds of TestFlow, quotaSeeds of TestQuotas. The default is a fifth of it.
 const (
-	newerSeeds  = 120
-	damageSeeds = 150
-	flowSeeds   = 150
-	quotaSeeds  = 60
+	newerSeeds    = 120
+	damageSeeds   = 150
+	returnedSeeds = 150
+	flowSeeds     = 150
+	quotaSeeds    = 60
 )
 
 // shortSeeds is the number of seeds of each test with -short and under the race detector, which makes
@@ -37,7 +38,7 @@ const (
 const shortSeeds = 10
 
 // ofOtherTests lists the Stats that stay 0 in TestSeeds.
-var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Deferred": true, "CountedQuotas": true}
+var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Returned": true, "Removed": true, "AddedAgain": true, "Deferred": true, "CountedQuotas": true}
 
 // withSchedules reports whether seeds have schedules: unless BELFRY_SIM_SCHEDULES is off.
 func withSchedules() bool { return os.Getenv("BELFRY_SIM_SCHEDULES") != "off" }
@@ -156,6 +157,15 @@ func TestDamagedRecords(t *testing.T) {
 	sum, all := runSeeds(t, damageSeeds, Config{Damage: true})
 	if all && (sum.DamagedRecords == 0 || sum.Repaired == 0) {
 		t.Errorf("%d records were damaged and %d repaired; both must happen", sum.DamagedRecords, sum.Repaired)
+	}
+}
+
+// TestReturnedTimers runs seeds in which killed servers bring revisions of ended timers back. BELFRY_SIM_SEEDS says how many.
+func TestReturnedTimers(t *testing.T) {
+	t.Parallel()
+	sum, all := runSeeds(t, returnedSeeds, Config{Returned: true})
+	if all && (sum.Returned == 0 || sum.Removed == 0 || sum.AddedAgain == 0) {
+		t.Errorf("%d revisions returned, %d were removed, and %d timers were added again; all must happen", sum.Returned, sum.Removed, sum.AddedAgain)
 	}
 }
 

@@ -82,6 +82,9 @@ func (t *term) config() scheduler.TermConfig {
 	if t.w.quotas != nil {
 		c.Limits = termLimits{t.n.client, t.n}
 	}
+	if t.w.cfg.Returned {
+		c.Ended = termStore{Client: t.n.client, t: t}
+	}
 	if t.w.cfg.Trace != nil {
 		c.Log = zerolog.New(t)
 	}

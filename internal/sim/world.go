@@ -25,6 +25,8 @@ type Config struct {
 	Quotas bool
 	// If Damage is set, some records are damaged in the store.
 	Damage bool
+	// If Returned is set, killed servers bring replaced revisions of ended timers back.
+	Returned bool
 	// If Schedules is set, there are schedules, whose clients change them. The one-shot timers
 	// are the same with and without them, but their histories are not.
 	Schedules bool
@@ -64,6 +66,9 @@ type Stats struct {
 	// DamagedRecords counts the records that were damaged in the store, Repaired the damaged
 	// records that an operator has repaired. Both are 0 without Config.Damage.
 	DamagedRecords, Repaired int
+	// Returned counts the revisions of ended timers that killed servers have brought back, Removed the revisions among them that
+	// owners have deleted. AddedAgain counts ended timers that were added again. All are 0 without Config.Returned.
+	Returned, Removed, AddedAgain int
 	// Deferred counts the events that waited for their slots. It is 0 without Config.Flow.
 	Deferred int
 	// Counted is the number of shards whose count of pending timers was checked at the end. In
@@ -109,6 +114,7 @@ type world struct {
 	atTakeOver   [][]func()          // by shard: called when a node takes it
 	flows        map[string]*flowKey // by service; nil without Config.Flow
 	quotas       *quotas             // nil without Config.Quotas
+	owners       [][]ownership       // by shard; see noteOwners
 	damaged      []bool              // by shard: another client has overwritten its clock
 	healed       int64               // the time after which there are no faults, but risers
 	risenAt      int64               // the time at which the last riser continues; 0 for none
@@ -123,6 +129,9 @@ func Run(cfg Config) Report {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x62656c667279)), byID: map[schemas.TimerID]*life{}}
 	w.p = newParams(w.rng, cfg.Seed)
 	w.era, w.epoch = eras[0], eras[0].beginNs
+	if cfg.Returned {
+		w.p.forReturned(dice{w.rng})
+	}
 	w.sdice = dice{rand.New(rand.NewPCG(cfg.Seed, 0x7363686564756c65))}
 	if cfg.Schedules {
 		w.era, w.epoch = chooseEra(w.sdice, &w.p)
@@ -168,6 +177,9 @@ func Run(cfg Config) Report {
 	}
 	if cfg.Newer {
 		w.scheduleNewer()
+	}
+	if cfg.Returned {
+		w.scheduleReturned()
 	}
 	w.loop()
 	w.check.atEnd()

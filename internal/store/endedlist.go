@@ -74,9 +74,9 @@ type EndedTimer struct {
 	UntilMs int64
 }
 
-// voids reports whether the end of the timer has replaced a revision. A backup may be restored with
+// Voids reports whether the end of the timer has replaced a revision. A backup may be restored with
 // new sequences; then its records have later times, and are not void.
-func (e *EndedTimer) voids(t *Timer) bool {
+func (e *EndedTimer) Voids(t *Timer) bool {
 	return !t.Record.State.Final() && t.Rev < e.Rev && t.StoredMs <= e.StoredMs && t.Record.AddedMs == e.AddedMs
 }
 

@@ -110,7 +110,7 @@ func (rd *Reader) lastOneByOne(ctx context.Context, shard int, subjects []string
 // isVoid reports whether e voids a record, which may be deleted. A record that cannot be decoded is not void.
 func (rd *Reader) isVoid(m *jet.Msg, e *EndedTimer) bool {
 	t, err := rd.dec.timer(m)
-	return err == nil && e.voids(&t) && rd.gc.replaces(m)
+	return err == nil && e.Voids(&t) && rd.gc.replaces(m)
 }
 
 // removeVoidTimer deletes the record of a timer, and all revisions before it, if the leader also has a void record. It returns

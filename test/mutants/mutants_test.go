@@ -153,7 +153,7 @@ var planted = []plant{
 	{m("the list voids a record that a backup has restored", "internal/store/endedlist.go", "t.StoredMs <= e.StoredMs &&", "e.StoredMs > 0 &&"), "./internal/store", "TestRemoveVoid"},
 	{m("the list voids another add with the same id", "internal/store/endedlist.go", " && t.Record.AddedMs == e.AddedMs", ""), "./internal/store", "TestRemoveVoid"},
 	{m("the list voids a final record", "internal/store/endedlist.go", "return !t.Record.State.Final() &&", "return"), "./internal/store", "TestRemoveVoid"},
-	{m("an owner deletes a void revision that another client wrote", "internal/store/void.go", "e.voids(&t) && rd.gc.replaces(m)", "e.voids(&t)"), "./internal/store", "TestRemoveVoid"},
+	{m("an owner deletes a void revision that another client wrote", "internal/store/void.go", "e.Voids(&t) && rd.gc.replaces(m)", "e.Voids(&t)"), "./internal/store", "TestRemoveVoid"},
 	{m("the revision before a void one is left", "internal/store/void.go", "append(older, m) {", "append(older[:0], m) {"), "./internal/store", "TestRemoveVoid"},
 	{m("a void revision is deleted although its sequence has another message", "internal/store/supersede.go", "return m.Time.UnixNano() == v.void, nil", "return true, nil"), "./internal/store", "TestVoidIsCheckedFirst"},
 	{m("the list of ended timers forgets its open chunk", "internal/store/endedlist.go", "rev: m.Sequence, timers: timers}", "rev: m.Sequence, timers: timers[:0]}"), "./internal/store", "TestAddEnded$"},

@@ -50,6 +50,8 @@ type Server struct {
 	streams map[string]*stream
 	names   []string
 	copies  []clockCopy // by shard
+	// interruptions counts the calls of Interrupt.
+	interruptions uint64
 }
 
 // NewServer makes the streams, and each shard's first clock: released, with the low watermark
