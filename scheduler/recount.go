@@ -59,7 +59,9 @@ type pendingCount struct {
 
 	running *recount // nil for none
 	fails   int      // failed counts in a row
-	round   int      // grows with each EvRecount
+	// kept has the changes of failed counts, for the next one; nil for none.
+	kept  map[schemas.TimerID]countChange
+	round int // grows with each EvRecount
 }
 
 // newPendingCount returns the number that a clock passes on. keepMs is the retention of final
@@ -128,7 +130,10 @@ func (p *pendingCount) begin(tailSeen uint64) (a ActCount, ok bool) {
 	if p.known || p.running != nil {
 		return ActCount{}, false
 	}
-	p.running = &recount{from: tailSeen, changed: map[schemas.TimerID]countChange{}}
+	p.running = &recount{from: tailSeen, changed: p.kept}
+	if p.kept = nil; p.running.changed == nil {
+		p.running.changed = map[schemas.TimerID]countChange{}
+	}
 	delay := countAfter
 	if p.fails > 0 {
 		delay = countAgain
@@ -139,7 +144,7 @@ func (p *pendingCount) begin(tailSeen uint64) (a ActCount, ok bool) {
 // restart discards a running count and makes begin start a new one, after a loss of messages.
 func (p *pendingCount) restart() {
 	p.round++
-	p.running, p.known, p.expected = nil, false, -1
+	p.running, p.kept, p.known, p.expected = nil, nil, false, -1
 }
 
 // read records that the tail has brought a revision of a record during a count. fresh is true
@@ -148,9 +153,26 @@ func (p *pendingCount) read(id schemas.TimerID, rev uint64, pending, fresh bool)
 	p.note(id, countChange{rev: rev, pending: pending, fresh: fresh, read: true})
 }
 
-func (p *pendingCount) note(id schemas.TimerID, change countChange) {
+// void takes note of a deleted record, which a killed server had brought back. The last count, and that of the previous owner, may
+// include its timer.
+func (p *pendingCount) void(id schemas.TimerID, rev uint64) {
 	c := p.running
-	if c == nil || change.rev <= c.from || c.tooMuch {
+	if c == nil {
+		p.known, p.expected = false, -1
+		return
+	}
+	p.expected = max(p.expected-1, -1)
+	c.note(id, countChange{rev: rev, fresh: true, read: true}) // the tail does not bring the delete
+}
+
+func (p *pendingCount) note(id schemas.TimerID, change countChange) {
+	if c := p.running; c != nil && change.rev > c.from {
+		c.note(id, change)
+	}
+}
+
+func (c *recount) note(id schemas.TimerID, change countChange) {
+	if c.tooMuch {
 		return
 	}
 	was, known := c.changed[id]
@@ -159,14 +181,19 @@ func (p *pendingCount) note(id schemas.TimerID, change countChange) {
 		return
 	}
 	change.fresh, change.read = change.fresh || was.fresh, change.read || was.read
-	if was.rev > change.rev {
+	// The tail may bring a record after it was deleted as void, with the same revision.
+	if was.rev > change.rev || was.rev == change.rev && !was.pending {
 		change.rev, change.pending = was.rev, was.pending
 	}
 	c.changed[id] = change
 }
 
-// fail ends a count that has failed.
+// fail ends a count that has failed. The next count needs its changes: the previous owner may have counted timers that have ended
+// since the take-over.
 func (p *pendingCount) fail() {
+	if p.kept = p.running.changed; p.running.tooMuch {
+		p.expected = -1
+	}
 	p.running = nil
 	p.fails++
 }

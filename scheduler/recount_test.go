@@ -232,3 +232,56 @@ func TestCountForgetsClaimsBehindTheTail(t *testing.T) {
 	k.Step(now+10, EvTail{Timer: claimedBefore(b, 25)})
 	want(1, nil, "the tail has brought the claim")
 }
+
+// TestCountAfterAFailedCount: the first count that succeeds accounts for timers that have ended during failed counts.
+func TestCountAfterAFailedCount(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, Pending: 1, Counted: true, PendingUnknown: true}, 2)
+	k.Step(now, EvTick{})
+	k.Step(now, EvTail{Timer: store.Timer{ID: schemas.NewTimerID("/t", "ended"), Rev: 7, Record: schemas.Record{RunState: schemas.RunState{State: schemas.StateCancelled, Run: 1, DueMs: now + 1000}}}})
+	k.Step(now, EvCounted{Err: schemas.ErrUnavailable})
+	for _, a := range k.Step(now, EvCounted{Last: 7}) {
+		if missing, ok := a.(ActMissing); ok {
+			t.Errorf("%d timers are missing", missing.Missing)
+		}
+	}
+	if n, known := k.Pending(); !known || n != 0 {
+		t.Errorf("%d timers are pending (%t), want 0", n, known)
+	}
+}
+
+// TestVoidAfterTheCount: a count may have read a record that is deleted as void later. The owner counts the shard again, and the next
+// owner does not miss the timer.
+func TestVoidAfterTheCount(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	id := schemas.NewTimerID("/t", "void")
+	waiting := []uint64{store.CountKey(id)}
+	clock := store.Clock{TimeMs: now, Tail: 6, Seen: 6, Pending: 1, Counted: true, PendingUnknown: true}
+	k := NewCore(coreConfig, clock, 2)
+	k.Step(now, EvTick{})
+	k.Step(now, EvCounted{Waiting: waiting, Last: 6})
+	one[ActCount](t, k.Step(now, EvVoid{ID: id, Rev: 3}))
+	if n, known := k.Pending(); known {
+		t.Errorf("%d timers are pending before the second count", n)
+	}
+	k.Step(now, EvCounted{Last: 6})
+	if n, known := k.Pending(); !known || n != 0 {
+		t.Errorf("%d timers are pending (%t), want 0", n, known)
+	}
+	// The next owner deletes the record before it counts, or during the count.
+	for _, read := range [][]uint64{nil, waiting} {
+		k = NewCore(coreConfig, clock, 3)
+		k.Step(now, EvTick{})
+		k.Step(now, EvVoid{ID: id, Rev: 3})
+		for _, a := range k.Step(now, EvCounted{Waiting: read, Last: 6}) {
+			if missing, ok := a.(ActMissing); ok {
+				t.Errorf("%d timers are missing", missing.Missing)
+			}
+		}
+		if n, known := k.Pending(); !known || n != 0 {
+			t.Errorf("%d timers are pending (%t) after the take-over, want 0", n, known)
+		}
+	}
+}
