@@ -381,6 +381,9 @@ func (c *checker) letter(e fake.Event) {
 	if l.size == sizeSmall || l.size == sizeNoDead {
 		c.fail(PropFlow, "%s could be published and is a dead letter", l)
 	}
+	if l.back.excused {
+		return
+	}
 	if l.cancelled != 0 && l.size != sizeLarge { // a record that is too large is not claimed first
 		c.fail(PropCancel, "%s: cancelled at %s, and then a dead letter", l, c.w.rel(l.cancelled))
 	}

@@ -67,8 +67,8 @@ func (c *checker) counted(shard int) {
 			pending++
 		}
 	}
-	if clock.Owner == "" || clock.PendingUnknown {
-		return
+	if clock.Owner == "" || clock.PendingUnknown || w.cfg.Returned && w.p.damage {
+		return // see the limits of the checks in doc.go
 	}
 	w.stats.Counted++
 	switch {

@@ -64,7 +64,7 @@ type mutant struct {
 	test                 string // the test that finds it; TestSeeds if empty
 }
 
-var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants, scheduleMutants, flowMutants, quotaMutants)
+var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, returnedMutants, feedMutants, scheduleMutants, flowMutants, quotaMutants)
 
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
@@ -88,6 +88,26 @@ var damageMutants = []mutant{
 	{"a load fails at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\treturn errBehind\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
 	{"an inspection forgets the report of the owner before", "internal/sim/fake/damagedrecord.go", "was, err := c.recall(ctx, shard)\n\tif err != nil {\n\t\treturn in, err", "was, err := c.s.report(shard), error(nil)\n\tif err != nil {\n\t\treturn in, err", 60, "TestDamagedRecords"},
 	{"a damaged record is repaired with a revision before the last good one", "internal/sim/fake/damagedrecord.go", "for was != nil && was.rec == nil {\n\t\twas = was.older\n\t}\n", "for was.older != nil {\n\t\twas = was.older\n\t}\n", 300, "TestDamagedRecords"},
+}
+
+// returnedMutants are found by TestReturnedTimers.
+var returnedMutants = []mutant{
+	{"an owner does not look for void records after a lost connection", "scheduler/ended.go", "e.suspect || !first", "e.suspect || !first && n == 0", 20, "TestReturnedTimers"},
+	{"an owner does not look for void records when it takes a shard", "scheduler/ended.go", "\te.suspect = true // nobody", "\te.voidAt = 1 << 62 // nobody", 60, "TestReturnedTimers"},
+	{"a look that began before a lost connection counts as the look after it", "scheduler/ended.go", "false, e.suspect || err != nil", "false, err != nil", 300, "TestReturnedTimers"},
+	{"an owner that cannot look for void records gives up", "scheduler/ended.go", "false, e.suspect || err != nil", "false, e.suspect", 60, "TestReturnedTimers"},
+	{"a new owner does not list what the last one had noted", "scheduler/ended.go", "e.forgot = e.complete < clock.Tail", "e.forgot = false", 60, "TestReturnedTimers"},
+	{"a new owner that cannot read the final records lists nothing", "scheduler/ended.go", "e.forgot = e.forgot || err != nil", "e.forgot = e.forgot || err == nil && false", 300, "TestReturnedTimers"},
+	{"the list counts as complete while a write is under way", "scheduler/ended.go", "len(e.noted) == 0 && !e.writing &&", "len(e.noted) == 0 &&", 300, "TestReturnedTimers"},
+	{"the list counts as complete while a scan is under way", "scheduler/ended.go", "!e.writing && !e.scanning &&", "!e.writing &&", 300, "TestReturnedTimers"},
+	{"an owner never writes the list", "scheduler/ended.go", "case now >= e.nextAt, len(e.noted)", "case now < 0, len(e.noted)", 20, "TestReturnedTimers"},
+	{"a list that was not written is forgotten", "scheduler/ended.go", "\t\t\t\te.add(timers...)\n", "", 60, "TestReturnedTimers"},
+	{"a timer that was moved to an earlier time is not listed", "scheduler/ended.go", "rec.LastWaitMs()-rec.DoneMs <= r.keepMs", "rec.DueMs-rec.DoneMs <= r.keepMs", 20, "TestReturnedTimers"},
+	{"a rewrite of the list drops what was listed", "scheduler/ended.go", "passed := min(clock.TimeMs, clock.SweptMs)", "passed := max(clock.TimeMs, 1<<62)", 60, "TestReturnedTimers"},
+	{"the list voids timers that were added again", "internal/store/endedlist.go", "t.Rev < e.Rev && t.StoredMs <= e.StoredMs && t.Record.AddedMs == e.AddedMs", "e.Rev > 0", 20, "TestReturnedTimers"},
+	{"the list voids what a repeated add has written again", "internal/store/endedlist.go", "t.Rev < e.Rev && t.StoredMs <= e.StoredMs && ", "", 150, "TestReturnedTimers"},
+	{"the core counts a void record that it has counted", "scheduler/recount.go", "\t\tp.known, p.expected = false, -1\n\t\treturn", "\t\treturn", 600, "TestReturnedTimers"},
+	{"a count forgets the changes of the failed one before", "scheduler/recount.go", "if p.kept = p.running.changed; p.running.tooMuch", "if p.running.tooMuch", 600, "TestReturnedTimers"},
 }
 
 var seedMutants = []mutant{
@@ -212,7 +232,7 @@ var feedMutants = []mutant{
 // only for the first mutant of each list, and without BELFRY_TESTS=all for the first of all.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
-	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0], quotaMutants[0]}
+	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], returnedMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0], quotaMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else {

@@ -25,8 +25,9 @@ const (
 	// are due.
 	returnedBound  = 25 * time.Second
 	returnedSpread = 25 * time.Second
-	// listBound is the time after the interval between two writes of the list by which one of them succeeds while there are faults.
-	listBound = 10 * time.Second
+	// listBound is the time after the interval between two writes of the list by which an owner has written a timer if none of its
+	// calls for the list fails: its tail may be late.
+	listBound = 20 * time.Second
 	// returnKills bounds the killed servers of a simulation, afterFaults the time after the last fault in which some are killed.
 	returnKills = 6
 	afterFaults = 20 * time.Second
@@ -42,7 +43,8 @@ type comeback struct {
 	rev uint64 // 0 for none
 	// at is the true time of the return, until the time by which the revision is deleted.
 	at, until int64
-	// excused is true if the timer has fired again before until, because the cluster's clock was set forward.
+	// excused is true if the timer may fire again: before until, if the cluster's clock was set forward, or because a repeated add
+	// came after the final record had expired.
 	excused bool
 }
 
@@ -167,17 +169,22 @@ func (w *world) stopOwner(shard int) {
 	}
 }
 
-// noteOwners notes the term of each shard that can work now, nil for none, once a second. Then it looks for final records that
-// have expired since.
+// noteOwners notes the term of each shard that can work now, nil for none, once a second. A term cannot work if a call for the list
+// has failed in that second. Then noteOwners looks for final records that have expired since.
 func (w *world) noteOwners() {
 	for shard := range w.owners {
 		clock := w.server.LastClock(shard)
 		var owner *term
 		for _, n := range w.nodes {
 			works := n.up && !n.paused && w.now >= n.cutUntil && w.net.leader[fake.StreamShard(shard)] >= 0
-			if works && n.name == clock.Owner && n.terms[shard] != nil && n.terms[shard].epoch == clock.Epoch {
-				owner = n.terms[shard]
+			t := n.terms[shard]
+			if t == nil {
+				continue
 			}
+			if works && n.name == clock.Owner && t.epoch == clock.Epoch && !t.listFailed {
+				owner = t
+			}
+			t.listFailed = false
 		}
 		w.owners[shard] = append(w.owners[shard], ownership{owner, clock.Ended})
 	}
@@ -241,6 +248,10 @@ func (w *world) returns(l *life) bool {
 
 // overReturned checks a record that replaces a revision that has returned. The owner has not counted that as pending.
 func (c *checker) overReturned(l *life, was, now store.Timer) {
+	if c.w.cfg.Returned && was.ID.IsZero() && l.final {
+		// An add was under way for longer than the retention. It adds the timer again.
+		l.back.excused = true
+	}
 	if l.back.rev == 0 || was.Rev != l.back.rev {
 		return
 	}
@@ -259,6 +270,20 @@ func (n *network) foremost() (latest int64) {
 		latest = max(latest, n.serverTime(i))
 	}
 	return latest
+}
+
+// AddEnded implements scheduler.EndedStore.
+func (s termStore) AddEnded(ctx context.Context, shard int, nowMs, passedMs int64, timers []store.EndedTimer) error {
+	err := s.Client.AddEnded(ctx, shard, nowMs, passedMs, timers)
+	s.t.listFailed = s.t.listFailed || err != nil
+	return err
+}
+
+// EachFinal implements scheduler.EndedStore.
+func (s termStore) EachFinal(ctx context.Context, shard int, after, through uint64, fn func(*store.Timer)) error {
+	err := s.Client.EachFinal(ctx, shard, after, through, fn)
+	s.t.listFailed = s.t.listFailed || err != nil
+	return err
 }
 
 // RemoveVoid implements scheduler.EndedStore.

@@ -29,7 +29,9 @@ type term struct {
 	shard int
 	epoch uint64
 	ended bool
-	end   signal // for the coordinator
+	// listFailed is true after a failed call for the list of ended timers; see noteOwners.
+	listFailed bool
+	end        signal // for the coordinator
 
 	waking bool
 	timer  uint64 // number of the present wait
