@@ -46,6 +46,7 @@ type life struct {
 	final        bool // its record was final once
 	finalAt      int64
 	finalRev     uint64
+	finalRead    int64    // when an owner's tail has read that
 	seen         bool     // its record was stored once
 	letters      []copyOf // its dead letters
 	letterOf     string   // the event of the last of them

@@ -11,6 +11,9 @@ import (
 
 // tailed records that an owner's tail has delivered a record.
 func (c *checker) tailed(t *term, ev scheduler.EvTail) {
+	if l := c.w.byID[ev.Timer.ID]; ev.Timer.Rev == l.finalRev && l.finalRead < l.finalAt {
+		l.finalRead = c.w.now
+	}
 	if c.w.server.LastClock(t.shard).Epoch != t.epoch {
 		return // the number that this node counts is lost
 	}

@@ -26,6 +26,7 @@
 //   - Clients (client.go), which add, cancel and reschedule timers.
 //   - Damage: clocks that another client overwrites (faults.go), and records that a disk or
 //     another client damages (damage.go).
+//   - Servers that are killed and bring replaced revisions of records back (returned.go).
 //
 // # Written twice
 //
@@ -54,8 +55,8 @@
 // # Checks
 //
 // check.go names the properties, which are Belfry's guarantees, and checks them while faults
-// are active. The other files with checks are damage.go, count.go, newer.go, feeds.go and
-// feedpublish.go. plant.go and planted_test.go plant bugs that a number of seeds must find.
+// are active. The other files with checks are damage.go, count.go, newer.go, returned.go, feeds.go
+// and feedpublish.go. plant.go and planted_test.go plant bugs that a number of seeds must find.
 //
 // # Schedules
 //
@@ -75,6 +76,19 @@
 // With Config.Quotas the pending timers of some services are limited, and the limits change while
 // timers are added and fire. quotas.go compares the numbers that the owners publish, at the end,
 // with the records. Routers do not read the numbers here: package quota simulates that.
+//
+// # Returned revisions
+//
+// With Config.Returned, as in TestReturnedTimers, owners keep the lists of ended timers
+// (docs/adr/0033-list-of-ended-timers.md). returned.go adds timers that are cancelled, or moved to an
+// earlier time, long before they are due. Their final records expire while there are faults. At
+// random times a killed server brings waiting revisions of such timers back. Each node then has lost
+// its connection once, and some owners die or leave. The owners must delete the revisions within
+// returnedBound. Some of the timers are added again, before or after the return, and must fire.
+//
+// A revision returns only if the list must have its timer: the list has it when the final record
+// expires, the shard's clock says so, or an owner had the time to write it (mustList). Outages that
+// are longer than the retention are left out, because the list may then lack timers.
 //
 // # Calendars
 //
@@ -100,6 +114,14 @@
 // add was counted. To know that, an owner would have to remember each timer that it has
 // counted. A count of the shard (scheduler's recount.go) corrects the number. count.go checks
 // exactly this.
+//
+// With Config.Returned the number is not checked in seeds in which clocks are damaged. A new owner
+// without the applied offset reads void records again. If it deletes them, and a later call of the
+// same look fails, the owner learns of the deletes only after its count. The number is then too high
+// until the next count.
+//
+// A revision does not return if it has a later time than the final record, because the leader's clock
+// was set back in between: the list does not void it.
 //
 // A record that is damaged in place is reported when its owner reads it: when the timer is
 // due, at a count, or at an audit.

@@ -26,10 +26,13 @@ const (
 	returnedBound  = 25 * time.Second
 	returnedSpread = 25 * time.Second
 	// listBound is the time after the interval between two writes of the list by which an owner has written a timer if none of its
-	// calls for the list fails: its tail may be late.
-	listBound = 20 * time.Second
-	// returnKills bounds the killed servers of a simulation, afterFaults the time after the last fault in which some are killed.
-	returnKills = 6
+	// calls for the list fails: a write may be under way before.
+	listBound = 15 * time.Second
+	// returnKills bounds the servers of a simulation that are killed at random times, lookKills those that are killed while an owner
+	// looks for void records. afterFaults is the time after the last fault in which servers are killed.
+	returnKills = 4
+	lookKills   = 2
+	longestLook = 3 * time.Second
 	afterFaults = 20 * time.Second
 	// expiredFor is the time after which a record that has expired by the clock of one server has expired by those of all.
 	expiredFor = 2 * time.Second
@@ -80,7 +83,8 @@ func (w *world) scheduleReturned() {
 	}
 	w.owners = make([][]ownership, w.p.geo.Shards)
 	w.noteOwners()
-	for range 2 + w.rng.IntN(returnKills) {
+	w.lookKills = w.rng.IntN(lookKills + 1)
+	for range 1 + w.rng.IntN(returnKills) {
 		w.at(w.epoch+int64(w.between(w.p.retention, w.p.active+afterFaults)), w.killServer)
 	}
 }
@@ -200,15 +204,18 @@ func (w *world) noteOwners() {
 }
 
 // mustList reports whether the list has a timer whose final record has expired in the last second, or must have it: by then the
-// shard's clock said so, or an owner had the time to write the list.
+// shard's clock said so, or an owner had the time to write the list since a tail brought the record.
 func (w *world) mustList(l *life) bool {
 	shard := w.p.geo.Shard(l.id)
 	noted := w.owners[shard]
 	if w.server.Listed(l.id, l.finalRev) || len(noted) > 1 && noted[len(noted)-2].ended >= l.finalRev {
 		return true
 	}
+	if l.finalRead < l.finalAt {
+		return false // no tail has brought the final record
+	}
 	owned := time.Duration(0)
-	for i := int((l.finalAt-w.epoch)/int64(time.Second)) + 1; i < len(noted); i++ {
+	for i := int((l.finalRead-w.epoch)/int64(time.Second)) + 1; i < len(noted); i++ {
 		if owned += time.Second; noted[i].term == nil || noted[i].term != noted[i-1].term {
 			owned = 0
 		}
@@ -250,7 +257,7 @@ func (w *world) returns(l *life) bool {
 func (c *checker) overReturned(l *life, was, now store.Timer) {
 	if c.w.cfg.Returned && was.ID.IsZero() && l.final {
 		// An add was under way for longer than the retention. It adds the timer again.
-		l.back.excused = true
+		l.back.excused, l.back.listed = true, false
 	}
 	if l.back.rev == 0 || was.Rev != l.back.rev {
 		return
@@ -288,7 +295,14 @@ func (s termStore) EachFinal(ctx context.Context, shard int, after, through uint
 
 // RemoveVoid implements scheduler.EndedStore.
 func (s termStore) RemoveVoid(ctx context.Context, shard int) ([]store.VoidRecord, error) {
+	w := s.t.w
 	removed, err := s.Client.RemoveVoid(ctx, shard)
-	s.t.w.stats.Removed += len(removed)
+	w.stats.Removed += len(removed)
+	if w.lookKills > 0 && w.now > w.epoch+int64(w.p.retention) && w.now < w.healed+int64(afterFaults) && w.oneIn(3) {
+		// A look takes as long as the list: a server dies after a part of the records was read.
+		w.lookKills--
+		w.after(0, w.killServer)
+		w.current.sleep(w.between(0, longestLook))
+	}
 	return removed, err
 }

@@ -115,6 +115,7 @@ type world struct {
 	flows        map[string]*flowKey // by service; nil without Config.Flow
 	quotas       *quotas             // nil without Config.Quotas
 	owners       [][]ownership       // by shard; see noteOwners
+	lookKills    int                 // servers that are still to be killed while an owner looks for void records
 	damaged      []bool              // by shard: another client has overwritten its clock
 	healed       int64               // the time after which there are no faults, but risers
 	risenAt      int64               // the time at which the last riser continues; 0 for none
