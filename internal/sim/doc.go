@@ -115,6 +115,10 @@
 // counted. A count of the shard (scheduler's recount.go) corrects the number. count.go checks
 // exactly this.
 //
+// It may also be too low by the timers that were added again after an earlier revision had returned:
+// the owner may learn of the delete of that revision after the next count has begun, and then takes
+// the new record for it. An add that finds the returned revision is a duplicate and is not counted.
+//
 // With Config.Returned the number is not checked in seeds in which clocks are damaged. A new owner
 // without the applied offset reads void records again. If it deletes them, and a later call of the
 // same look fails, the owner learns of the deletes only after its count. The number is then too high

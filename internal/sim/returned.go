@@ -28,8 +28,8 @@ const (
 	// listBound is the time after the interval between two writes of the list by which an owner has written a timer if none of its
 	// calls for the list fails: a write may be under way before.
 	listBound = 15 * time.Second
-	// returnKills bounds the servers of a simulation that are killed at random times, lookKills those that are killed while an owner
-	// looks for void records. afterFaults is the time after the last fault in which servers are killed.
+	// returnKills bounds the servers of a simulation that are killed at random times, lookKills the servers that are killed while an
+	// owner looks for void records, which takes up to longestLook. afterFaults is the time after the last fault in which servers are killed.
 	returnKills = 4
 	lookKills   = 2
 	longestLook = 3 * time.Second
@@ -127,6 +127,9 @@ func (l *life) addAgain(p *proc) {
 	}
 	w.stats.AddedAgain++
 	w.trace("%s: added again", l)
+	if l.back.rev != 0 {
+		l.changedUnread++ // a count may take the new record for the deleted one; see doc.go
+	}
 	l.cancelAsked, l.cancelled, l.endedAt, l.promised = false, 0, 0, 0
 	l.dues, l.seen, l.final, l.finalAt = nil, false, false, 0
 	l.back.expired, l.back.listed = false, false
