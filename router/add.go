@@ -25,7 +25,7 @@ type Add struct {
 	// Returned is true for an add of the stream that was delivered before.
 	Returned bool
 	// Old is true for an add of the stream whose timer may have had a record that has expired, see store.Add. Such an add
-	// stores nothing, and is rejected if there is no record.
+	// writes no record, and is rejected if there is none.
 	Old bool
 	// Receiver receives the outcome.
 	Receiver Receiver

@@ -147,7 +147,10 @@ func (r *round) run(adds []*Add) {
 		each(r.create(adds), r.exists)
 	}
 	if len(old) > 0 {
-		each(r.dedup(old), r.settleOld)
+		// Together they take no longer than one operation, also if a shard has no leader.
+		ctx, cancel := context.WithTimeout(r.ctx, OperationTimeout)
+		defer cancel()
+		each(r.dedup(old), func(a *Add) { r.settleOld(ctx, a) })
 	}
 }
 
@@ -357,13 +360,11 @@ func (a *Add) refusedBy(t *store.Timer, err error) error {
 }
 
 // errOld is the reason why an old add without a record is rejected.
-var errOld = schemas.Errorf(schemas.CodeNotFound, "a killed server brought this add back, and the timer has no record: it has ended, or it was never stored. Add it again if it neither fired nor was cancelled")
+var errOld = schemas.Errorf(schemas.CodeNotFound, "the add was still in its stream although it counted as handled, and the timer has no record: the timer has ended, or was never stored. Add it again if it neither fired nor was cancelled")
 
-// settleOld settles an old add: it is a duplicate, a conflict, or has no record. It writes nothing. The record may be an earlier
-// revision that the server has brought back, too, and such a timer fires if its record is written again.
-func (r *round) settleOld(a *Add) {
-	ctx, cancel := context.WithTimeout(r.ctx, OperationTimeout)
-	defer cancel()
+// settleOld settles an old add (work-around 24): it is a duplicate, a conflict, or has no record. It writes no record. The
+// record may be an earlier revision that the server has brought back, too, and such a timer fires if its record is written again.
+func (r *round) settleOld(ctx context.Context, a *Add) {
 	t, err := r.Records.GetNewest(ctx, a.Spec.Timer)
 	reason := a.refusedBy(&t, err)
 	if errors.Is(err, schemas.ErrNotFound) {

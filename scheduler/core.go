@@ -534,7 +534,8 @@ func (k *Core) forget(t store.Timer) {
 	}
 }
 
-// onVoid drops a deleted record. The tail may have brought it before. A claim in flight is refused, and a reread finds nothing.
+// onVoid drops a deleted record. The tail may have brought it before. A claim that comes after the delete is refused, and a reread
+// finds nothing.
 func (k *Core) onVoid(ev EvVoid) {
 	k.pending.void(ev.ID, ev.Rev)
 	if e := k.entries[ev.ID]; e != nil && e.rev <= ev.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {

@@ -13,25 +13,28 @@ import (
 // A shard's clock passes the number of pending timers from owner to owner. If an owner did
 // not release the shard, the number is unknown, because that owner may have claimed timers
 // after its last write of the clock. The new owner then counts the pending timers, and
-// reports no number until the count is finished.
+// reports no number until the count is finished. The number is also unknown after an owner has
+// deleted a void record (EvVoid), because an earlier count may have read it.
 //
 //	begin ─▶ ActCount: read every record up to the tail's position in the background;
-//	   │     in the meantime remember by id which records change (tail and claims)
+//	   │     in the meantime remember by id which records change (tail, claims, void records);
+//	   │     a count that follows a failed one begins with the changes of that
 //	   └───▶ EvCounted, and the tail has reached the position of the reading: set pending
 //
 // A count also finds lost records. Each timer that was pending when the previous owner wrote
 // its clock is still pending, or its record has changed since. If these are fewer than the
-// previous owner had counted, ActMissing reports the difference.
+// previous owner had counted, ActMissing reports the difference. Void records that are deleted in the
+// meantime lower the number that is compared, by one each: that owner may have counted them.
 //
 // A count reads the shard once. It takes 8 bytes for each pending timer and about 50 for
-// each record that changes during the count.
+// each record that changes during the count and the failed counts before it.
 const (
 	// countAfter delays the count after a take-over, so that due timers fire first.
 	countAfter = 2 * time.Second
 	// countAgain is the pause after a failed count, or after a count during which too many
 	// records changed.
 	countAgain = 30 * time.Second
-	// maxCountChanges bounds the records that change during a count.
+	// maxCountChanges bounds the records that change during a count and the failed counts before it.
 	maxCountChanges = 1_000_000
 )
 
@@ -104,7 +107,8 @@ func (p *pendingCount) leftAhead(id schemas.TimerID, rev, tailSeen uint64) {
 
 // recount is a running count.
 type recount struct {
-	from    uint64 // the count reads records up to this sequence; the tail delivers later ones
+	from uint64 // the count reads records up to this sequence; the tail delivers later ones
+	// changed also has the changes of the failed counts before this one.
 	changed map[schemas.TimerID]countChange
 	// tooMuch is true if too many records changed, so the count must start again.
 	tooMuch bool
@@ -118,10 +122,10 @@ type recount struct {
 type countChange struct {
 	rev     uint64
 	pending bool
-	// fresh is true for a timer that was added after the previous owner's count.
+	// fresh is true for a timer that was added after the previous owner's count, and for a void record.
 	fresh bool
-	// read is true if the tail or the count has read a revision of the record. The others
-	// are claims of this term that are ahead of the tail.
+	// read is true if the tail or the count has read a revision of the record, or if it was void. The
+	// others are claims of this term that are ahead of the tail.
 	read bool
 }
 
@@ -154,7 +158,7 @@ func (p *pendingCount) read(id schemas.TimerID, rev uint64, pending, fresh bool)
 }
 
 // void takes note of a deleted record, which a killed server had brought back. The last count, and that of the previous owner, may
-// include its timer.
+// include its timer. So without a running count the number is unknown, and begin starts a count. With one, fewer timers are expected.
 func (p *pendingCount) void(id schemas.TimerID, rev uint64) {
 	c := p.running
 	if c == nil {

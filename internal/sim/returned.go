@@ -256,7 +256,7 @@ func (w *world) returns(l *life) bool {
 	return true
 }
 
-// overReturned checks a record that replaces a revision that has returned. The owner has not counted that as pending.
+// overReturned checks a record that replaces a revision that has returned. Most owners have not counted that as pending.
 func (c *checker) overReturned(l *life, was, now store.Timer) {
 	if c.w.cfg.Returned && was.ID.IsZero() && l.final {
 		// An add was under way for longer than the retention. It adds the timer again.

@@ -20,8 +20,8 @@ type Add struct {
 	Account string
 	// Stored is the time at which the stream stored the add, by its leader's clock.
 	Stored time.Time
-	// Old is true for a stranded add whose timer may have had a record that has expired. The router must write nothing for
-	// it.
+	// Old is true for a stranded add whose timer may have had a record that has expired. The router must write no record
+	// for it.
 	Old bool
 
 	inbox   *Inbox

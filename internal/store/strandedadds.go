@@ -16,8 +16,8 @@ import (
 //
 // An Inbox looks for stranded adds and passes them to its router once more, as adds that were delivered before. Usually
 // the record exists, and the add is a duplicate. The record of an old add may have expired: if the router made it again, a
-// cancelled timer would fire. So an add that is older than half of the retention has Add.Old. The router writes nothing for it,
-// and publishes it on timers.rejected if the timer has no record.
+// cancelled timer would fire. So an add that is older than half of the retention has Add.Old. The router writes no record
+// for it. It publishes it on timers.rejected if the timer has no record, a damaged one, or another one.
 
 // strandedLook is the pause between two looks for stranded adds. An add counts as stranded if two looks in a row find it.
 // One look is not enough, because the server raises the floor shortly before it removes an acknowledged add.
@@ -97,7 +97,7 @@ type strandedDelivery struct {
 func (d strandedDelivery) Ack() error {
 	d.adds.jet.DeleteMsgAsync("remove an add", schemas.StreamAdd, d.seq, func(err error) {
 		if err != nil && !errors.Is(err, schemas.ErrNotFound) {
-			d.adds.log.Warn().Err(err).Uint64("sequence", d.seq).Msg("a handled add was not removed; it is handled again as a duplicate")
+			d.adds.log.Warn().Err(err).Uint64("sequence", d.seq).Msg("a handled add was not removed; it is handled again")
 		}
 	})
 	return nil
