@@ -200,6 +200,7 @@ type Core struct {
 	backlog     backlogMember
 	dedup       dedupChecks
 	damaged     damagedClaims
+	voids       voidRecords
 	// calendars are the calendars of excluded dates; nil if they are not known. calendarsFresh is
 	// true if claims may follow them; see SetCalendars.
 	calendars      *store.CalendarSet
@@ -228,6 +229,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
 		damaged: damagedClaims{},
+		voids:   voidRecords{},
 		pending: newPendingCount(c, cfg.Retention.Milliseconds()),
 		dedup:   dedupChecks{afterMs: dedupCheckAfterMs},
 
@@ -389,6 +391,9 @@ func (k *Core) know(rev uint64) { k.stored = max(k.stored, rev) }
 func (k *Core) onTail(t store.Timer) {
 	k.tailSeen = max(k.tailSeen, t.Rev)
 	k.know(t.Rev)
+	if k.voids.has(&t) {
+		return
+	}
 	if t.Unread != store.Readable {
 		k.onTailNewer(t)
 		return
@@ -531,15 +536,6 @@ func (k *Core) forget(t store.Timer) {
 	e := k.entries[t.ID]
 	if e != nil && e.rev < t.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {
 		k.replace(e, t.Rev)
-	}
-}
-
-// onVoid drops a deleted record. The tail may have brought it before. A claim that comes after the delete is refused, and a reread
-// finds nothing.
-func (k *Core) onVoid(ev EvVoid) {
-	k.pending.void(ev.ID, ev.Rev)
-	if e := k.entries[ev.ID]; e != nil && e.rev <= ev.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {
-		k.replace(e, ev.Rev)
 	}
 }
 

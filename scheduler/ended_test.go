@@ -352,3 +352,52 @@ func TestVoidIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// TestVoidBeforeTheTail: the tail may bring a record after it was deleted as void. The core does not count it, and does not load it.
+func TestVoidBeforeTheTail(t *testing.T) {
+	t.Parallel()
+	for _, counting := range []bool{true, false} {
+		k, now := loaded(t, 1)
+		if counting {
+			k.Step(now, EvRecount{})
+		}
+		loaded := k.Loaded()
+		record := func(rev uint64) EvTail {
+			return EvTail{Timer: store.Timer{ID: schemas.NewTimerID("/t", "void"), Rev: rev, Record: schemas.Record{
+				RunState: schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 1000},
+			}}}
+		}
+		void, again := record(7), record(9)
+		k.Step(now, EvVoid{ID: void.Timer.ID, Rev: 7})
+		k.Step(now, void)
+		k.Step(now, EvCounted{Round: k.pending.round, Last: 6})
+		if n, known := k.Pending(); !known || n != 0 || k.Loaded() != loaded {
+			t.Errorf("a count runs: %t: %d timers are pending (%t), and %d are loaded, want 0 and %d", counting, n, known, k.Loaded(), loaded)
+		}
+		k.Step(now, again)
+		if n, _ := k.Pending(); n != 1 || k.Loaded() != loaded+1 {
+			t.Errorf("a count ran: %t: after an add of the same timer %d are pending and %d loaded, want 1 and %d", counting, n, k.Loaded(), loaded+1)
+		}
+	}
+}
+
+// TestReleaseDuringALook: an owner that releases the shard while it looks for void records does not pass its count on, because the
+// look may delete a record that the count has read.
+func TestReleaseDuringALook(t *testing.T) {
+	t.Parallel()
+	term, h := endedTerm(t, store.Clock{}, &endedStore{})
+	release := func() store.Clock {
+		c := store.Clock{Owner: "n1", Pending: 1, Counted: true}
+		term.withdraw(&c)
+		return c
+	}
+	term.keepEnded()
+	if c := release(); c.Owner != "" || !c.PendingUnknown || c.Counted {
+		t.Errorf("during the look: %+v", c)
+	}
+	h.run(t.Context())
+	term.keepEnded()
+	if c := release(); c.Owner != "" || !c.Counted {
+		t.Errorf("after the look: %+v", c)
+	}
+}

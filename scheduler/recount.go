@@ -185,8 +185,7 @@ func (c *recount) note(id schemas.TimerID, change countChange) {
 		return
 	}
 	change.fresh, change.read = change.fresh || was.fresh, change.read || was.read
-	// The tail may bring a record after it was deleted as void, with the same revision.
-	if was.rev > change.rev || was.rev == change.rev && !was.pending {
+	if was.rev > change.rev {
 		change.rev, change.pending = was.rev, was.pending
 	}
 	c.changed[id] = change

@@ -179,12 +179,21 @@ func (t *Term) lostTo(res *renewal) {
 	}
 }
 
-// releaseClock starts a write of the clock without an owner, which gives up after within.
-func (t *Term) releaseClock(within time.Duration) {
-	c, progress := t.checkpoint()
+// withdraw removes this node from a clock that releases the shard, and the number of pending timers if that may be wrong.
+func (t *Term) withdraw(c *store.Clock) {
 	c.Owner = ""
 	// Claims without a result may be stored, and the number lacks them.
 	c.PendingUnknown = c.PendingUnknown || !t.idle || t.core.hasUnclear()
+	if t.ended.looking {
+		// A record that the look deletes may be in the number, and the next owner does not find it.
+		c.PendingUnknown, c.Counted = true, false
+	}
+}
+
+// releaseClock starts a write of the clock without an owner, which gives up after within.
+func (t *Term) releaseClock(within time.Duration) {
+	c, progress := t.checkpoint()
+	t.withdraw(&c)
 	_, rev := t.lease.Clock()
 	t.lease.Writing()
 	t.host.Go(func(ctx context.Context) {

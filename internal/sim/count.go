@@ -70,8 +70,8 @@ func (c *checker) counted(shard int) {
 			pending++
 		}
 	}
-	if clock.Owner == "" || clock.PendingUnknown || w.cfg.Returned && w.p.damage {
-		return // see the limits of the checks in doc.go
+	if clock.Owner == "" || clock.PendingUnknown {
+		return
 	}
 	w.stats.Counted++
 	switch {

@@ -119,11 +119,6 @@
 // the owner may learn of the delete of that revision after the next count has begun, and then takes
 // the new record for it. An add that finds the returned revision is a duplicate and is not counted.
 //
-// With Config.Returned the number is not checked in seeds in which clocks are damaged. A new owner
-// without the applied offset reads void records again. If it deletes them, and a later call of the
-// same look fails, the owner learns of the deletes only after its count. The number is then too high
-// until the next count.
-//
 // A revision does not return if it has a later time than the final record, because the leader's clock
 // was set back in between: the list does not void it.
 //
