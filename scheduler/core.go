@@ -229,7 +229,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
 		damaged: damagedClaims{},
-		voids:   voidRecords{},
+		voids:   voidRecords{revs: map[schemas.TimerID]uint64{}},
 		pending: newPendingCount(c, cfg.Retention.Milliseconds()),
 		dedup:   dedupChecks{afterMs: dedupCheckAfterMs},
 
