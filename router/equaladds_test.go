@@ -30,6 +30,14 @@ func (r *results) Store(_ *router.Add, got router.Result, _ *schemas.Record) { r
 func (r *results) Reject(*router.Add, error)                                 { r.add(router.Rejected) }
 func (r *results) Delay(*router.Add, error)                                  { r.add(router.Delayed) }
 
+// writer returns a writer of records.
+func (f *fixture) writer(records router.Records, sink router.Sink) *router.Writer {
+	return &router.Writer{
+		Records: records, Services: f.store, Dedup: f.store.NewDedupCheck(), Sink: sink, Geometry: f.store.Geometry(), Log: zerolog.Nop(),
+		Breakers: router.NewBreakers(f.store.Geometry().Shards, time.Now, zerolog.Nop()), NowMs: func() int64 { return time.Now().UnixMilli() },
+	}
+}
+
 // TestEqualAddsRepairOnce: an add whose record exists repairs it. Of equal adds at the same time, only one does.
 func TestEqualAddsRepairOnce(t *testing.T) {
 	t.Parallel()
@@ -100,10 +108,7 @@ func TestEqualAddsRepairOnce(t *testing.T) {
 				return nil
 			}}
 			var got results
-			w := router.Writer{
-				Records: fault, Services: f.store, Dedup: f.store.NewDedupCheck(), Sink: &got, Geometry: f.store.Geometry(), Log: zerolog.Nop(),
-				Breakers: router.NewBreakers(f.store.Geometry().Shards, time.Now, zerolog.Nop()), NowMs: func() int64 { return time.Now().UnixMilli() },
-			}
+			w := f.writer(fault, &got)
 			spec := schemas.Spec{Timer: id, Service: "s", Source: "/test", EventID: c.name, DueMs: due}
 			for n, adds := range c.adds {
 				var group []*router.Add

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
@@ -23,10 +21,7 @@ func TestOldAdds(t *testing.T) {
 	f := newFixture(t, store.Config{})
 	fault := &faulty{Store: f.store}
 	var got results
-	w := router.Writer{
-		Records: fault, Services: f.store, Dedup: f.store.NewDedupCheck(), Sink: &got, Geometry: f.store.Geometry(), Log: zerolog.Nop(),
-		Breakers: router.NewBreakers(f.store.Geometry().Shards, time.Now, zerolog.Nop()), NowMs: func() int64 { return time.Now().UnixMilli() },
-	}
+	w := f.writer(fault, &got)
 	const hour = 3_600_000
 	nowMs := time.Now().UnixMilli()
 	one := func(name string, afterMs int64, old bool) *router.Add {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/clustertime"
@@ -38,14 +37,6 @@ func TestStrandedAdds(t *testing.T) {
 			}
 		}
 	}
-	left := func(s *store.Store) uint64 {
-		t.Helper()
-		st, err := s.JetStream().Stream(t.Context(), schemas.StreamAdd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st.CachedInfo().State.Msgs
-	}
 	s := open(t, srv.InProcess())
 	publish()
 	s.Close()
@@ -58,7 +49,7 @@ func TestStrandedAdds(t *testing.T) {
 		for _, a := range read() {
 			a.Done()
 		}
-		waittest.Until(t, "all adds are removed", func() bool { return left(s) == 0 })
+		waittest.Until(t, "all adds are removed", func() bool { return addsLeft(t, s) == 0 })
 	})
 
 	// With a short retention their records may have expired.
@@ -70,7 +61,7 @@ func TestStrandedAdds(t *testing.T) {
 	s.Close()
 
 	s = open(t, srv.InProcess())
-	if n := left(s); n != adds {
+	if n := addsLeft(t, s); n != adds {
 		t.Fatalf("the stream has %d adds, want %d", n, adds)
 	}
 	publish()
@@ -99,7 +90,7 @@ func TestStrandedAdds(t *testing.T) {
 	for _, a := range again()[:adds] {
 		a.Done()
 	}
-	waittest.Until(t, "the stranded adds are removed", func() bool { return left(s) == adds })
+	waittest.Until(t, "the stranded adds are removed", func() bool { return addsLeft(t, s) == adds })
 }
 
 // TestOldStrandedAdds: a router rejects an old stranded add whose timer has no record. If there is a record, the add is a
@@ -107,23 +98,12 @@ func TestStrandedAdds(t *testing.T) {
 func TestOldStrandedAdds(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
-	retention := func(d time.Duration) func(*store.Config) {
-		return func(c *store.Config) { c.Retention = d }
-	}
 	publish := func(s *store.Store, id string, data string) {
 		t.Helper()
 		event := `{"specversion":"1.0","id":"` + id + `","source":"/test","type":"t","timersvc":"s","timerafter":"1h","data":"` + data + `"}`
 		if _, err := s.JetStream().Publish(t.Context(), schemas.SubjectAdd, []byte(event)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	state := func(s *store.Store, stream string) jetstream.StreamState {
-		t.Helper()
-		st, err := s.JetStream().Stream(t.Context(), stream)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st.CachedInfo().State
 	}
 	s := open(t, srv.InProcess())
 	publish(s, "kept", "a")
@@ -133,11 +113,11 @@ func TestOldStrandedAdds(t *testing.T) {
 		s := open(t, srv.InProcess())
 		defer s.Close()
 		defer serveAdds(t, s, srv.InProcess())()
-		waittest.Until(t, "the adds are handled", func() bool { return state(s, schemas.StreamAdd).Msgs == 0 })
+		waittest.Until(t, "the adds are handled", func() bool { return addsLeft(t, s) == 0 })
 	})
 
 	// The record of one of the timers expires.
-	s = open(t, srv.InProcess(), retention(time.Second))
+	s = open(t, srv.InProcess(), func(c *store.Config) { c.Retention = time.Second })
 	kept, lost := schemas.NewTimerID("/test", "kept"), schemas.NewTimerID("/test", "lost")
 	record, err := s.Get(t.Context(), lost)
 	if err != nil {
@@ -153,7 +133,7 @@ func TestOldStrandedAdds(t *testing.T) {
 	})
 	s.LookForStranded(20 * time.Millisecond)
 	defer serveAdds(t, s, srv.InProcess())()
-	waittest.Until(t, "the adds are handled again", func() bool { return state(s, schemas.StreamAdd).Msgs == 0 })
+	waittest.Until(t, "the adds are handled again", func() bool { return addsLeft(t, s) == 0 })
 	page, err := s.RejectedList(t.Context(), store.RejectedQuery{Limit: 10})
 	if err != nil || len(page.Adds) != 1 {
 		t.Fatalf("the rejected adds are %v (error %v), want one", page.Adds, err)
