@@ -12,6 +12,9 @@ const (
 	FollowBatch = 1024
 	// FollowRetry is the pause before Follow makes another consumer.
 	FollowRetry = 100 * time.Millisecond
+	// paceBatch is how many messages FollowAtPace requests at a time. The server sends them at once, so a large batch
+	// takes CPU from other work for as long.
+	paceBatch = 256
 	// slowBatch is how many messages FollowSlowly requests at a time.
 	slowBatch = 64
 
@@ -50,7 +53,7 @@ func (c *Readers) FollowSlowly(ctx context.Context, stream, filter string, after
 // full. A message that is replaced between two rounds is never sent, and an fn that waits delays
 // nobody else.
 func (c *Readers) FollowAtPace(ctx context.Context, stream, filter string, after uint64, pace time.Duration, fn func(*Msg), interrupted func(error)) {
-	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: FollowBatch, RoundPace: pace}, filter, after, fn, interrupted)
+	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: paceBatch, RoundPace: pace}, filter, after, fn, interrupted)
 }
 
 // followAgain reads with one consumer after the other.

@@ -269,11 +269,15 @@ func (f *follower) step(ctx context.Context) error {
 	return f.changeMode(ctx)
 }
 
-// apply makes the queue small while the follower yields, and notes whether a tail has waited for room in it, so that
-// changes wait in the streams.
+// apply makes the queue small while the follower yields, and large again afterwards, at the pace at which the machine can
+// read changes. It notes whether a tail has waited for room in it, so that changes wait in the streams.
 func (f *follower) apply(l load) {
-	if l != pressed { // follow decides about the small queue
-		f.queue.throttle(l == busy)
+	switch l {
+	case busy:
+		f.queue.throttle()
+	case free:
+		f.queue.widen(f.pace.readable(time.Now()))
+	case pressed: // follow decides about the small queue
 	}
 	if f.queue.takeWaited() {
 		f.yielded = true
@@ -299,7 +303,7 @@ func (f *follower) follow(ctx context.Context, l load) {
 			f.queue.setMode(catchingUp, following)
 		}
 		f.queue.overflow()
-		f.queue.throttle(false)
+		f.queue.widen(f.queue.most)
 	}
 }
 

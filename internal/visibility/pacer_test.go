@@ -354,6 +354,7 @@ func TestFollow(t *testing.T) {
 	}
 	step := func(what string, l load, want mode) {
 		t.Helper()
+		f.pace.widened = time.Time{} // TestWidens is about the pace
 		f.follow(t.Context(), l)
 		if m, _, _ := f.queue.state(); m != want {
 			t.Fatalf("%s: got mode %d, want %d", what, m, want)
@@ -424,6 +425,52 @@ func TestFollow(t *testing.T) {
 	step("busy with a queue that is not full when the machine is free", busy, following)
 	f.apply(pressed)
 	step("busy for too long with such a queue", pressed, counting)
+}
+
+// TestWidens: when a machine has CPU time to spare again, the queue of a follower that yielded grows at the pace at which
+// the share of the CPU permits to read changes.
+func TestWidens(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		cores float64
+		duty  float64
+	}{
+		{"half a core is spare", 0.5, 0.5 * spareShare},
+		{"two cores are spare", 2, maxDuty},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const small = maxQueued / throttledShare
+			cores := 0.0
+			f := &follower{queue: newQueue(1, maxQueued), pace: pacer{spare: fixedSpare(&cores)}}
+			for range 3 {
+				f.apply(f.pace.look(time.Now()))
+				time.Sleep(lookPace)
+			}
+			if limit := limitOf(f.queue); limit != small {
+				t.Fatalf("%s: on a busy machine the queue holds %d changes, want %d", c.name, limit, small)
+			}
+			cores = c.cores
+			for f.pace.look(time.Now()) != free {
+				time.Sleep(lookPace)
+			}
+			step := int(c.duty * float64(lookPace) / float64(readCost))
+			f.pace.widened = time.Now()
+			for want := small + step; want < 2*maxQueued; want += step {
+				time.Sleep(lookPace)
+				f.apply(f.pace.look(time.Now()))
+				if limit := limitOf(f.queue); limit != min(want, maxQueued) {
+					t.Fatalf("%s: the queue holds %d changes, want %d", c.name, limit, min(want, maxQueued))
+				}
+			}
+			f.queue.throttle()
+			time.Sleep(time.Hour)
+			f.apply(free)
+			if limit := limitOf(f.queue); limit != small+step {
+				t.Errorf("%s: after an hour without a look the queue holds %d changes, want %d", c.name, limit, small+step)
+			}
+		})
+	}
 }
 
 // TestPauseBetween: a long pause between two slices has its length, and the follower looks at the machine every lookPace.

@@ -37,7 +37,7 @@ type queue struct {
 	room sync.Cond
 	// wake has a value when the queue is full.
 	wake chan struct{}
-	// most bounds the queued changes, and limit does at present: see throttle.
+	// most bounds the queued changes, and limit does at present: see throttle and widen.
 	most, limit int
 
 	mode    mode
@@ -49,7 +49,7 @@ type queue struct {
 	read    []uint64 // by shard: the last revision that is in the queue or written
 	arrived int      // changes since the last take
 	skipped uint64
-	// waited is true if a tail has waited for room in a throttled queue, in mode following.
+	// waited is true if a tail has waited for room while limit was below most, in mode following.
 	waited  bool
 	overlay map[overlayKey]int64
 }
@@ -199,20 +199,24 @@ func (q *queue) end() {
 
 // throttle makes the queue smaller while the follower yields, so that the tails soon read no more than it writes. Reading
 // a change costs CPU, and a change that waits in its stream may be replaced there.
-func (q *queue) throttle(on bool) {
+func (q *queue) throttle() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	limit := q.most
-	if on {
-		limit = max(q.most/throttledShare, 1)
-	}
-	if limit != q.limit {
+	q.limit = max(q.most/throttledShare, 1)
+}
+
+// widen gives a throttled queue room for more changes. The tails read them at once, so rows should be no more than the
+// machine can read now.
+func (q *queue) widen(rows int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if limit := min(q.limit+rows, q.most); limit != q.limit {
 		q.limit = limit
 		q.room.Broadcast()
 	}
 }
 
-// takeWaited reports whether a tail has waited for room in a throttled queue since the last call.
+// takeWaited returns waited and clears it.
 func (q *queue) takeWaited() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -246,11 +250,11 @@ func (q *queue) overflow() {
 // a transaction fill it. q.mu is held.
 func (q *queue) full() bool { return len(q.changes) >= q.limit-min(sliceRows, q.limit/8) }
 
-// isFull is full for a caller that does not hold q.mu.
+// isFull reports whether the queue is full and has its whole bound. A queue that is still being widened has room soon.
 func (q *queue) isFull() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.full()
+	return q.limit == q.most && q.full()
 }
 
 func (q *queue) state() (m mode, queued int, skipped uint64) {

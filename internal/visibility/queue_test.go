@@ -203,9 +203,16 @@ func TestQueueThrottled(t *testing.T) {
 			}
 		}
 		step("at first", func() {}, most)
-		step("throttled", func() { q.throttle(true) }, most)
+		step("throttled", q.throttle, most)
 		step("a part is written", func() { q.take(most - limit + 2); q.wrote(most) }, most+2)
-		step("no longer throttled", func() { q.throttle(false) }, 2*most-limit+2)
+		step("wider", func() { q.widen(limit) }, most+limit+2)
+		if q.isFull() {
+			t.Error("a queue that is still being widened counts as full")
+		}
+		step("no longer throttled", func() { q.widen(2 * most) }, 2*most-limit+2)
+		if !q.isFull() {
+			t.Error("a queue with its whole bound of changes does not count as full")
+		}
 		step("the end", q.end, 3*most)
 	})
 }
