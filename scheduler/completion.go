@@ -9,14 +9,16 @@ import (
 // This file writes the final records of timers without a callback, after their events were
 // published. They wait in the completion queue until no due timer of the shard waits for its claim,
 // so that in a burst the events are published first. For a limited time they also wait for the due
-// timers of the node's other shards (Backlog). If the process dies, the sweeper finishes the records
-// that were still queued. If another writer has changed the record, the core reads it again. It
-// writes the final record if the record still has the same claim.
+// timers of the node's other shards (Backlog), and while the claims of the shard are stored slowly (claimTime). If
+// the process dies, the sweeper finishes the records that were still queued. If another writer has changed the
+// record, the core reads it again. It writes the final record if the record still has the same claim.
 
 // Bounds of the completion queue.
 const (
-	// maxCompleting bounds the final records in flight.
-	maxCompleting = 512
+	// maxCompleting bounds the final records in flight, and maxCompletingBeside does while claims or events are in
+	// flight: a stream stores its messages in the order in which they come, so these wait behind the final records.
+	maxCompleting       = 512
+	maxCompletingBeside = 32
 	// maxCompletions is the length of the queue above which final records are written
 	// although due timers wait. It also bounds the retry queue.
 	// A burst of 100,000 timers over four shards stays below it, so its final records do not compete
@@ -26,6 +28,10 @@ const (
 	// 100,000 timers takes half of it on two processors. The age is at most half of CoreConfig.SweepMs, so
 	// the sweeper does not finish records that still wait.
 	completionPatienceMs = 10_000
+	// slowPatienceMs is the age up to which a final record waits while claims are stored slowly, and up to which
+	// maxCompletingBeside applies. Most garbage collections are shorter. If the store is always slow, final records
+	// are this much later.
+	slowPatienceMs = 500
 	// completionPollMs is the time after which a core that waits for other shards looks again.
 	completionPollMs = 20
 	// A failed write is repeated after completionRetryDelayMs, at most maxCompletionRetries
@@ -38,16 +44,18 @@ const (
 // completions are the final records of a term that are to be written.
 type completions struct {
 	patienceMs int64 // completionPatienceMs, or half of the sweeper's delay
+	slowMs     int64 // slowPatienceMs, or patienceMs if that is less
 	queue      []ActFinish
 	writing    int                           // writes and rereads in flight
 	rereading  map[schemas.TimerID]ActFinish // writes that met another revision
-	held       bool                          // the first record of the queue waits for other shards
+	held       bool                          // the first record of the queue waits for other shards, or because of slow claims
 	failed     []ActFinish                   // to be queued again at retryMs
 	retryMs    int64                         // Unix milliseconds
 }
 
 func newCompletions(sweepMs int64) completions {
-	return completions{patienceMs: min(completionPatienceMs, sweepMs/2), rereading: map[schemas.TimerID]ActFinish{}}
+	patience := min(completionPatienceMs, sweepMs/2)
+	return completions{patienceMs: patience, slowMs: min(slowPatienceMs, patience), rereading: map[schemas.TimerID]ActFinish{}}
 }
 
 // idle reports whether no final record is queued, and no write or reread is in flight. Failed writes that
@@ -118,19 +126,28 @@ func (c *completions) retry(nowMs int64) {
 	}
 }
 
-// next removes the first record of the queue for its write; false if it must wait. due is true while due
-// timers of the shard wait for their claims, others while those of another shard do.
-func (c *completions) next(nowMs int64, due, others bool) (a ActFinish, ok bool) {
+// firing is the work of due timers, for which final records wait.
+type firing struct {
+	due    bool // due timers of the shard wait for their claims
+	others bool // those of another shard do
+	writes bool // claims or events of the shard are in flight
+	slow   bool // and claims are stored slowly
+}
+
+// next removes the first record of the queue for its write; false if it must wait.
+func (c *completions) next(nowMs int64, f firing) (a ActFinish, ok bool) {
 	c.held = false
 	if len(c.queue) == 0 || c.writing >= maxCompleting {
 		return a, false
 	}
 	if len(c.queue) < maxCompletions {
-		if due {
-			return a, false
-		}
 		// The age is negative if the cluster's clock was set back.
-		if age := nowMs - c.queue[0].Record.DoneMs; others && age >= 0 && age < c.patienceMs {
+		age := nowMs - c.queue[0].Record.DoneMs
+		young := age >= 0 && age < c.slowMs
+		switch {
+		case f.due, f.writes && young && c.writing >= maxCompletingBeside:
+			return a, false
+		case f.others && age >= 0 && age < c.patienceMs, f.slow && young:
 			c.held = true
 			return a, false
 		}
@@ -156,12 +173,24 @@ func (k *Core) complete() {
 	k.completions.retry(k.now)
 	due := (k.ready.n > 0 || k.due.left) && !k.draining
 	k.backlog.note(k.now, due && !k.paused)
-	others := k.backlog.of.Shards() > 0 && !k.draining
+	f := firing{due: due, others: k.backlog.of.Shards() > 0 && !k.draining, writes: k.inflight > 0 && !k.draining}
+	f.slow = f.writes && k.claims.slow()
 	for {
-		a, ok := k.completions.next(k.now, due, others)
+		a, ok := k.completions.next(k.now, f)
 		if !ok {
 			return
 		}
 		k.do(a)
 	}
 }
+
+// claimTime is the time that claims take at present: from the decision to claim a timer until the claim is stored, in
+// milliseconds.
+type claimTime int64
+
+// slowClaimMs is the time from which a claim counts as stored slowly. On a machine with CPU time to spare it takes about 1 ms.
+// It takes longer while something else uses the CPUs, usually a garbage collection, and if the store is slow. Final records
+// then wait, because nobody waits for them.
+const slowClaimMs = 4
+
+func (t claimTime) slow() bool { return t >= slowClaimMs }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -54,6 +55,58 @@ func TestFinishAgain(t *testing.T) {
 		none(EvFinished{Finish: ActFinish{ID: id, Rev: 8}, Err: err})
 		now += 10 * completionRetryDelayMs
 		none(EvTick{})
+	}
+}
+
+// TestFinalRecordsBesideClaims: while claims are in flight, few final records are. TestCoreScripts has the case that claims
+// are stored slowly.
+func TestFinalRecordsBesideClaims(t *testing.T) {
+	t.Parallel()
+	const n = 2 * maxCompletingBeside
+	for _, c := range []struct {
+		name    string
+		sweepMs int64
+		ageMs   int64
+		firing  firing
+		want    int
+	}{
+		{"nothing in flight", 60_000, 0, firing{}, n},
+		{"claims in flight", 60_000, 0, firing{writes: true}, maxCompletingBeside},
+		{"nearly old", 60_000, slowPatienceMs - 1, firing{writes: true}, maxCompletingBeside},
+		{"old", 60_000, slowPatienceMs, firing{writes: true}, n},
+		{"the clock was set back", 60_000, -1, firing{writes: true}, n},
+		{"slow claims", 60_000, slowPatienceMs - 1, firing{writes: true, slow: true}, 0},
+		{"slow claims, old", 60_000, slowPatienceMs, firing{writes: true, slow: true}, n},
+		{"slow claims, with a soon sweep", 100, 50, firing{writes: true, slow: true}, n},
+	} {
+		cs := newCompletions(c.sweepMs)
+		for range n {
+			cs.queue = append(cs.queue, ActFinish{Record: &schemas.Record{RunState: schemas.RunState{DoneMs: 1000}}})
+		}
+		got := 0
+		for _, ok := cs.next(1000+c.ageMs, c.firing); ok; _, ok = cs.next(1000+c.ageMs, c.firing) {
+			got++
+		}
+		if got != c.want || cs.held != (c.want == 0) {
+			t.Errorf("%s: %d final records are written, want %d; held: %t", c.name, got, c.want, cs.held)
+		}
+	}
+}
+
+// TestDrainWithSlowClaims: a shard that is handed over writes its final records at once, also while a slow claim is in flight.
+func TestDrainWithSlowClaims(t *testing.T) {
+	t.Parallel()
+	k, ids, now := inBacklog(t, &Backlog{}, 2)
+	now += slowClaimMs
+	if got := finals(fired(k, now, ids[0], 100)); got != nil {
+		t.Fatalf("final records %v are written while claims are slow", got)
+	}
+	next, ok := k.Next()
+	if wait := next - now; !ok || wait <= 0 || wait > completionPollMs {
+		t.Fatalf("looks again in %d ms, %t", wait, ok)
+	}
+	if got := finals(k.Drain(now)); !slices.Equal(got, ids[:1]) {
+		t.Errorf("final records %v are written, want %v", got, ids[:1])
 	}
 }
 

@@ -197,6 +197,7 @@ type Core struct {
 	newer       newerRecords
 	pending     pendingCount
 	completions completions
+	claims      claimTime // of the last stored claim
 	backlog     backlogMember
 	dedup       dedupChecks
 	damaged     damagedClaims
