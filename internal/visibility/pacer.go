@@ -82,7 +82,7 @@ type pacer struct {
 	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
 	cost        time.Duration
 	ended, next time.Time
-	// widened is the time of the last call of readable.
+	// widened is the time up to which readable has counted.
 	widened time.Time
 	// debt is the time of the pauses that are still to be made between slices. It is negative after a pause that lasted too
 	// long.
@@ -186,12 +186,15 @@ func (p *pacer) rows(cost time.Duration) int {
 	return max(int(p.share()*float64(writePace)/float64(cost)), leastRows)
 }
 
-// readable returns how many changes may be read for the time since the last call: reading takes the same share of a CPU as
+// readable returns how many changes may be read for the time since it last returned some: reading takes the same share of a CPU as
 // writing. Of a longer time lookPace counts, so that few changes are read at once.
-func (p *pacer) readable(now time.Time) int {
+func (p *pacer) readable(now time.Time) (changes int) {
 	since := min(now.Sub(p.widened), lookPace)
-	p.widened = now
-	return int(p.share() * float64(since) / float64(readCost))
+	changes = int(p.share() * float64(since) / float64(readCost))
+	if changes > 0 { // otherwise the time counts in the next call
+		p.widened = now
+	}
+	return changes
 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause

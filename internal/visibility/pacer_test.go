@@ -464,6 +464,14 @@ func TestWidens(t *testing.T) {
 				}
 			}
 			f.queue.throttle()
+			for range lookPace / time.Microsecond {
+				time.Sleep(time.Microsecond)
+				f.apply(free)
+			}
+			if limit := limitOf(f.queue); limit < small+step*9/10 || limit > small+step {
+				t.Errorf("%s: with a look in each microsecond the queue holds %d changes, want %d", c.name, limit, small+step)
+			}
+			f.queue.throttle()
 			time.Sleep(time.Hour)
 			f.apply(free)
 			if limit := limitOf(f.queue); limit != small+step {

@@ -347,6 +347,7 @@ var planted = []plant{
 	{m("search index: a throttled queue stays small", "internal/visibility/queue.go", "	if limit := min(q.limit+rows, q.most); limit != q.limit {\n", "	if limit := min(q.limit+rows, q.most); limit < q.limit {\n"), "./internal/visibility", "TestQueueThrottled"},
 	{m("search index: a throttled queue is large again at once", "internal/visibility/follower.go", "		f.queue.widen(f.pace.readable(time.Now()))\n", "		f.queue.widen(f.queue.most)\n"), "./internal/visibility", "TestWidens"},
 	{m("search index: a queue that is being widened counts as full", "internal/visibility/queue.go", "q.limit == q.most && q.full()", "q.full()"), "./internal/visibility", "TestQueueThrottled"},
+	{m("search index: frequent looks do not widen the queue", "internal/visibility/pacer.go", "	if changes > 0 { // otherwise", "	if true { // otherwise"), "./internal/visibility", "TestWidens"},
 	{m("search index: the time without a look counts in full", "internal/visibility/pacer.go", "min(now.Sub(p.widened), lookPace)", "now.Sub(p.widened)"), "./internal/visibility", "TestWidens"},
 	{m("search index: a queue that was throttled does not count", "internal/visibility/follower.go", "	case pressed: // follow", "	default:\n\t\tf.queue.widen(f.queue.most) // follow"), "./internal/visibility", "TestFollow"},
 	{m("search index: changes missed within a transaction are counted first", "internal/visibility/follower.go", "		f.yielded = true\n", ""), "./internal/visibility", "TestFollow"},
