@@ -30,9 +30,10 @@ const (
 	completionPatienceMs = 10_000
 	// slowPatienceMs is the age up to which a final record waits while claims are stored slowly, and up to which
 	// maxCompletingBeside applies. Most garbage collections are shorter. If the store is always slow, final records
-	// are this much later.
+	// are this much later: a shard that is handed over then has as many more to write, and if the process dies, the
+	// sweeper finishes them.
 	slowPatienceMs = 500
-	// completionPollMs is the time after which a core that waits for other shards looks again.
+	// completionPollMs is the time after which a core whose first final record is held looks again.
 	completionPollMs = 20
 	// A failed write is repeated after completionRetryDelayMs, at most maxCompletionRetries
 	// times. Without retries, a short outage would leave the record to the sweeper, minutes
@@ -48,7 +49,7 @@ type completions struct {
 	queue      []ActFinish
 	writing    int                           // writes and rereads in flight
 	rereading  map[schemas.TimerID]ActFinish // writes that met another revision
-	held       bool                          // the first record of the queue waits for other shards, or because of slow claims
+	held       bool                          // the first record of the queue waits for other shards, or for claims and events in flight
 	failed     []ActFinish                   // to be queued again at retryMs
 	retryMs    int64                         // Unix milliseconds
 }
@@ -130,7 +131,7 @@ func (c *completions) retry(nowMs int64) {
 type firing struct {
 	due    bool // due timers of the shard wait for their claims
 	others bool // those of another shard do
-	writes bool // claims or events of the shard are in flight
+	writes bool // claims, events or other steps of due timers are in flight
 	slow   bool // and claims are stored slowly
 }
 
@@ -145,9 +146,9 @@ func (c *completions) next(nowMs int64, f firing) (a ActFinish, ok bool) {
 		age := nowMs - c.queue[0].Record.DoneMs
 		young := age >= 0 && age < c.slowMs
 		switch {
-		case f.due, f.writes && young && c.writing >= maxCompletingBeside:
+		case f.due:
 			return a, false
-		case f.others && age >= 0 && age < c.patienceMs, f.slow && young:
+		case f.others && age >= 0 && age < c.patienceMs, young && (f.slow || f.writes && c.writing >= maxCompletingBeside):
 			c.held = true
 			return a, false
 		}
@@ -174,7 +175,7 @@ func (k *Core) complete() {
 	due := (k.ready.n > 0 || k.due.left) && !k.draining
 	k.backlog.note(k.now, due && !k.paused)
 	f := firing{due: due, others: k.backlog.of.Shards() > 0 && !k.draining, writes: k.inflight > 0 && !k.draining}
-	f.slow = f.writes && k.claims.slow()
+	f.slow = f.writes && k.claims.slow(k.now)
 	for {
 		a, ok := k.completions.next(k.now, f)
 		if !ok {
@@ -184,13 +185,22 @@ func (k *Core) complete() {
 	}
 }
 
-// claimTime is the time that claims take at present: from the decision to claim a timer until the claim is stored, in
-// milliseconds.
-type claimTime int64
+// claimTime is the time that claims take at present: that of the last claim of a timer that was stored, from the decision to
+// claim until the result.
+type claimTime struct {
+	tookMs int64
+	atMs   int64 // of the result, Unix milliseconds
+}
 
-// slowClaimMs is the time from which a claim counts as stored slowly. On a machine with CPU time to spare it takes about 1 ms.
-// It takes longer while something else uses the CPUs, usually a garbage collection, and if the store is slow. Final records
-// then wait, because nobody waits for them.
-const slowClaimMs = 4
+const (
+	// slowClaimMs is the time from which a claim counts as stored slowly. On a machine with CPU time to spare it takes
+	// about 1 ms. It takes longer while something else uses the CPUs, usually a garbage collection, and if the store is
+	// slow. Final records then wait, because nobody waits for them.
+	slowClaimMs = 4
+	// claimTimeMs is how long the time of a claim counts.
+	claimTimeMs = 1000
+)
 
-func (t claimTime) slow() bool { return t >= slowClaimMs }
+func (t claimTime) slow(nowMs int64) bool {
+	return t.tookMs >= slowClaimMs && nowMs-t.atMs < claimTimeMs
+}

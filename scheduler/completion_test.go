@@ -87,9 +87,21 @@ func TestFinalRecordsBesideClaims(t *testing.T) {
 		for _, ok := cs.next(1000+c.ageMs, c.firing); ok; _, ok = cs.next(1000+c.ageMs, c.firing) {
 			got++
 		}
-		if got != c.want || cs.held != (c.want == 0) {
+		if got != c.want || cs.held != (c.want < n) {
 			t.Errorf("%s: %d final records are written, want %d; held: %t", c.name, got, c.want, cs.held)
 		}
+	}
+}
+
+// TestClaimTime: the time of a claim counts for a second.
+func TestClaimTime(t *testing.T) {
+	t.Parallel()
+	slow := claimTime{tookMs: slowClaimMs, atMs: 5000}
+	if !slow.slow(5000) || !slow.slow(5000+claimTimeMs-1) || slow.slow(5000+claimTimeMs) {
+		t.Error("a slow claim counts for another time")
+	}
+	if (claimTime{tookMs: slowClaimMs - 1, atMs: 5000}).slow(5000) {
+		t.Error("a fast claim is slow")
 	}
 }
 

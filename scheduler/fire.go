@@ -210,7 +210,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	case ev.Err == nil && e.rec.Schedule != nil:
 		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
-		k.claims = claimTime(k.now - e.rec.FiredMs)
+		k.claims = claimTime{tookMs: k.now - e.rec.FiredMs, atMs: k.now}
 		e.replaced(ev.Rev)
 		k.claimed(e)
 		k.publish(e)

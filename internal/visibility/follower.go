@@ -66,9 +66,10 @@ type follower struct {
 	wrote, checked, pruned, saved time.Time
 	// pace decides how much CPU writing may take.
 	pace pacer
-	// yielded is true if the tails waited for room while the follower yielded: it missed changes. catchesUp is true
-	// while the follower reads the missed changes, and caughtUp is the time at which it had last read them all. If the
-	// queue is full again within yieldMost of caughtUp, timers change faster than they can be written.
+	// yielded is true if the tails waited for room while the follower yielded, or before the queue had its whole bound
+	// again: it missed changes. catchesUp is true while the follower reads the missed changes, and caughtUp is the time
+	// at which it had last read them all. If the queue is full again within yieldMost of caughtUp, timers change faster
+	// than they can be written.
 	yielded, catchesUp bool
 	caughtUp           time.Time
 	// rate is the number of changes a second since the last batch.
@@ -276,7 +277,9 @@ func (f *follower) apply(l load) {
 	case busy:
 		f.queue.throttle()
 	case free:
-		f.queue.widen(f.pace.readable(time.Now()))
+		if f.queue.isWhole() || f.queue.widen(f.pace.readable(time.Now())) {
+			f.pace.whole()
+		}
 	case pressed: // follow decides about the small queue
 	}
 	if f.queue.takeWaited() {

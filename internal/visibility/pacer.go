@@ -29,6 +29,9 @@ const (
 	mostRowCost = 50 * time.Microsecond
 	// readCost is the CPU time of reading a change: what the server takes to deliver it, and the node to decode it.
 	readCost = 15 * time.Microsecond
+	// widenMost is the time, without the times in which the follower yields, after which the queue has its whole bound
+	// again, however little CPU time was spare. A steady machine takes less.
+	widenMost = 6 * time.Second
 	// leastRows is the least limit of rows of a transaction, however slow writing is.
 	leastRows = 640
 	// leastPause is the least pause between two slices of a transaction. A pause that lasted longer than it should makes the
@@ -82,8 +85,10 @@ type pacer struct {
 	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
 	cost        time.Duration
 	ended, next time.Time
-	// widened is the time up to which readable has counted.
-	widened time.Time
+	// widened is the time up to which readable has counted, and widening the time that it has counted since the queue
+	// was whole.
+	widened  time.Time
+	widening time.Duration
 	// debt is the time of the pauses that are still to be made between slices. It is negative after a pause that lasted too
 	// long.
 	debt time.Duration
@@ -186,16 +191,24 @@ func (p *pacer) rows(cost time.Duration) int {
 	return max(int(p.share()*float64(writePace)/float64(cost)), leastRows)
 }
 
-// readable returns how many changes may be read for the time since it last returned some: reading takes the same share of a CPU as
-// writing. Of a longer time lookPace counts, so that few changes are read at once.
+// readable returns by how many changes the queue may grow now: as many as a CPU can read in the present duty in the time since
+// readable last returned some. The tails also read as many changes as are written. Of a longer time lookPace counts, so that
+// few changes are read at once. After widenMost there is no bound. Call whole when the queue has its whole bound.
 func (p *pacer) readable(now time.Time) (changes int) {
 	since := min(now.Sub(p.widened), lookPace)
 	changes = int(p.share() * float64(since) / float64(readCost))
-	if changes > 0 { // otherwise the time counts in the next call
-		p.widened = now
+	if changes == 0 {
+		return 0 // the time counts in the next call
+	}
+	p.widened = now
+	if p.widening += since; p.widening >= widenMost {
+		return maxQueued
 	}
 	return changes
 }
+
+// whole takes note that the queue has its whole bound.
+func (p *pacer) whole() { p.widening = 0 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause
 // now.

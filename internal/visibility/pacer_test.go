@@ -464,6 +464,7 @@ func TestWidens(t *testing.T) {
 				}
 			}
 			f.queue.throttle()
+			f.pace.widened = time.Now()
 			for range lookPace / time.Microsecond {
 				time.Sleep(time.Microsecond)
 				f.apply(free)
@@ -479,6 +480,30 @@ func TestWidens(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWidensAtLast: the queue of a follower that yields again and again has its whole bound after widenMost of the other
+// times, so that it is full at last and the follower catches up or counts.
+func TestWidensAtLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const looks = 4 // of each time in which it does not yield
+		f := &follower{queue: newQueue(1, maxQueued), pace: pacer{duty: 0.5 * spareShare, widened: time.Now()}}
+		for range 2 { // the second time begins like the first
+			for n := 1; ; n++ {
+				if n%looks == 1 {
+					f.apply(busy)
+				}
+				time.Sleep(lookPace)
+				f.apply(free)
+				if whole, want := f.queue.isWhole(), time.Duration(n)*lookPace >= widenMost; whole != want {
+					t.Fatalf("after %s the queue holds %d changes", time.Duration(n)*lookPace, limitOf(f.queue))
+				} else if whole {
+					break
+				}
+			}
+		}
+	})
 }
 
 // TestPauseBetween: a long pause between two slices has its length, and the follower looks at the machine every lookPace.
