@@ -388,7 +388,7 @@ var planted = []plant{
 	// order of events that they need.
 	{m("a ready entry is replaced by two revisions", "scheduler/core.go", "if n := e.newer(); n != nil && n.Rev <= rev {", "if n := e.newer(); n != nil && rev == 0 {"), "./scheduler", "TestCoreScripts$/^schedule_updates$"},
 	{m("a newer record does not hold the tail", "scheduler/core.go", "if e.pin == 0 && rev != 0 {\n\t\tk.pins.add(e, rev)", "if e.pin == 0 && rev == 0 {\n\t\tk.pins.add(e, rev)"), "./scheduler", "TestCoreScripts$/^reschedule_sooner$"},
-	{m("what holds the tail is out of order", "scheduler/core.go", "p.entries[i-1].pin > seq", "p.entries[i-1].pin < 0"), "./scheduler", "TestCoreScripts$/^reread_ahead$"},
+	{m("what holds the tail is out of order", "scheduler/entry.go", "p.entries[i-1].pin > seq", "p.entries[i-1].pin < 0"), "./scheduler", "TestCoreScripts$/^reread_ahead$"},
 	{m("a scan does not hold the tail", "scheduler/readahead.go", "pin = t.Rev\n\t}\n\tk.onRecord", "pin = 0\n\t}\n\tk.onRecord"), "./scheduler", "TestCoreScripts$/^scan_late_add$"},
 	{m("a reread record moves the tail", "scheduler/core.go", "return min(first.pin-1, k.tailSeen)", "return first.pin - 1"), "./scheduler", "TestCoreScripts$/^reread_ahead$"},
 	{m("the record of a run is not taken up while the event of its first attempt is looked for", "scheduler/schedulerecovery.go", "e.phase != phaseDedupCheck && e.phase != phaseIndexing", "e.phase != phaseDone"), "./scheduler", "TestCoreScripts$/^schedule_fail_over_retry$"},
@@ -422,7 +422,7 @@ var planted = []plant{
 	{m("final records that others replace are written without end", "scheduler/completion.go", "Record: &rec, Fails: a.Fails + 1})", "Record: &rec})"), "./scheduler", "TestFinishConflictsEnd"},
 	{m("an event that was published gets a dead letter", "scheduler/fire.go", "store.Permanent(ev.Err) && e.published()", "store.Permanent(ev.Err) && e.id.IsZero()"), "./scheduler", "TestCoreScripts$/^too_large_published$"},
 	{m("an update does not record excluded times that the old recurrence has passed", "internal/recurrence/operations.go", "min(s.PassedMs, max(nowMs, reached(s)))", "max(s.PassedMs, 0)"), "./internal/recurrence", "TestScripts"},
-	{m("an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase"), "./scheduler", "TestCoreScripts$/^lease_in_doubt$"},
+	{m("an old publish is repeated without a look", "scheduler/dedup.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase"), "./scheduler", "TestCoreScripts$/^lease_in_doubt$"},
 
 	// Schedules.
 	{m("calendar: a repeated local time runs in both passes", "internal/calendar/search.go", "			from = max(from, g.seenMs)\n", ""), "./internal/calendar", "TestEveryChangeOfEveryZone"},
