@@ -15,8 +15,8 @@ import (
 
 // Bounds of the completion queue.
 const (
-	// maxCompleting bounds the final records in flight, and maxCompletingBeside does while claims or events are in
-	// flight: a stream stores its messages in the order in which they come, so these wait behind the final records.
+	// maxCompleting bounds the final records in flight. maxCompletingBeside bounds them while timers of the shard fire:
+	// their claims are stored in the same stream, behind final records that were sent earlier.
 	maxCompleting       = 512
 	maxCompletingBeside = 32
 	// maxCompletions is the length of the queue above which final records are written
@@ -31,7 +31,8 @@ const (
 	// slowPatienceMs is the age up to which a final record waits while claims are stored slowly, and up to which
 	// maxCompletingBeside applies. Most garbage collections are shorter. If the store is always slow, final records
 	// are this much later: a shard that is handed over then has as many more to write, and if the process dies, the
-	// sweeper finishes them.
+	// sweeper finishes them. The age is that of the first record in the queue. A record whose write is repeated is
+	// queued again behind younger ones, so each attempt may wait as long.
 	slowPatienceMs = 500
 	// completionPollMs is the time after which a core whose first final record is held looks again.
 	completionPollMs = 20
@@ -194,8 +195,8 @@ type claimTime struct {
 
 const (
 	// slowClaimMs is the time from which a claim counts as stored slowly. On a machine with CPU time to spare it takes
-	// about 1 ms. It takes longer while something else uses the CPUs, usually a garbage collection, and if the store is
-	// slow. Final records then wait, because nobody waits for them.
+	// about 1 ms. It takes longer while something else uses the CPUs, usually a garbage collection, if many claims are in
+	// flight, and if the store is slow. Final records then wait, because claims are more urgent.
 	slowClaimMs = 4
 	// claimTimeMs is how long the time of a claim counts.
 	claimTimeMs = 1000

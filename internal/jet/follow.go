@@ -13,7 +13,7 @@ const (
 	// FollowRetry is the pause before Follow makes another consumer.
 	FollowRetry = 100 * time.Millisecond
 	// paceBatch is how many messages FollowAtPace requests at a time. The server sends them at once, so a large batch
-	// takes CPU from other work for as long.
+	// takes CPU from other work until it is sent.
 	paceBatch = 256
 	// slowBatch is how many messages FollowSlowly requests at a time.
 	slowBatch = 64

@@ -72,6 +72,8 @@ type follower struct {
 	// than they can be written.
 	yielded, catchesUp bool
 	caughtUp           time.Time
+	// whole is true if the queue had its whole bound at the last step, and the follower has not yielded since.
+	whole bool
 	// rate is the number of changes a second since the last batch.
 	rate float64
 	// grown is the number of changes written since entries were removed.
@@ -276,9 +278,10 @@ func (f *follower) apply(l load) {
 	switch l {
 	case busy:
 		f.queue.throttle()
+		f.pace.widened, f.whole = time.Now(), false
 	case free:
-		if f.queue.isWhole() || f.queue.widen(f.pace.readable(time.Now())) {
-			f.pace.whole()
+		if !f.queue.isWhole() {
+			f.queue.widen(f.pace.readable(time.Now()))
 		}
 	case pressed: // follow decides about the small queue
 	}
@@ -293,13 +296,18 @@ func (f *follower) apply(l load) {
 func (f *follower) follow(ctx context.Context, l load) {
 	f.apply(l)
 	m, _, _ := f.queue.state()
-	full := f.queue.isFull()
+	full, was := f.queue.isFull(), f.whole
+	f.whole = l == free && f.queue.isWhole()
 	switch {
 	case l == busy:
 	case l == free && (m == catchingUp || !full):
+		if was && f.whole && !full {
+			f.pace.recovered() // the tails had the time since the last step to fill it
+		}
 	case l == free && m == following && f.yielded && time.Since(f.caughtUp) >= yieldMost:
 		f.catchUp(ctx)
 	default:
+		f.pace.recovered()
 		if f.yielded = false; f.catchesUp {
 			// The machine stayed busy for yieldMost before the follower had caught up.
 			f.catchesUp = false
@@ -322,6 +330,7 @@ func (f *follower) catchUp(ctx context.Context) {
 		}
 		target[shard] = newest.LastSeq
 	}
+	f.pace.recovered()
 	f.target, f.yielded, f.catchesUp = target, false, true
 	f.queue.setMode(following, catchingUp)
 }
@@ -442,6 +451,7 @@ func (f *follower) check(ctx context.Context) {
 	}
 	if behind == 0 {
 		f.yielded = false
+		f.pace.recovered()
 	}
 	rows, bytes := f.store.Size()
 	f.report(func(p *Progress) {

@@ -29,8 +29,9 @@ const (
 	mostRowCost = 50 * time.Microsecond
 	// readCost is the CPU time of reading a change: what the server takes to deliver it, and the node to decode it.
 	readCost = 15 * time.Microsecond
-	// widenMost is the time, without the times in which the follower yields, after which the queue has its whole bound
-	// again, however little CPU time was spare. A steady machine takes less.
+	// widenMost bounds the time, counted while the follower does not yield, until a throttled queue has its whole bound:
+	// otherwise a follower that yields again and again would neither catch up nor count. From then on the queue has
+	// its whole bound whenever the follower does not yield, until the follower has decided, or has recovered.
 	widenMost = 6 * time.Second
 	// leastRows is the least limit of rows of a transaction, however slow writing is.
 	leastRows = 640
@@ -85,8 +86,8 @@ type pacer struct {
 	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
 	cost        time.Duration
 	ended, next time.Time
-	// widened is the time up to which readable has counted, and widening the time that it has counted since the queue
-	// was whole.
+	// widened is the time up to which readable has counted, and widening the time that it has counted since the
+	// follower last decided or recovered.
 	widened  time.Time
 	widening time.Duration
 	// debt is the time of the pauses that are still to be made between slices. It is negative after a pause that lasted too
@@ -193,7 +194,7 @@ func (p *pacer) rows(cost time.Duration) int {
 
 // readable returns by how many changes the queue may grow now: as many as a CPU can read in the present duty in the time since
 // readable last returned some. The tails also read as many changes as are written. Of a longer time lookPace counts, so that
-// few changes are read at once. After widenMost there is no bound. Call whole when the queue has its whole bound.
+// few changes are read at once. After widenMost there is no bound.
 func (p *pacer) readable(now time.Time) (changes int) {
 	since := min(now.Sub(p.widened), lookPace)
 	changes = int(p.share() * float64(since) / float64(readCost))
@@ -207,8 +208,8 @@ func (p *pacer) readable(now time.Time) (changes int) {
 	return changes
 }
 
-// whole takes note that the queue has its whole bound.
-func (p *pacer) whole() { p.widening = 0 }
+// recovered takes note that the follower has decided about a full queue, or that no changes wait for room in it.
+func (p *pacer) recovered() { p.widening = 0 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause
 // now.

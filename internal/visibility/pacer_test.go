@@ -482,28 +482,68 @@ func TestWidens(t *testing.T) {
 	}
 }
 
-// TestWidensAtLast: the queue of a follower that yields again and again has its whole bound after widenMost of the other
-// times, so that it is full at last and the follower catches up or counts.
+// TestWidensAtLast: a follower that yields again and again catches up or counts after widenMost of the other times if its
+// tails fill the queue. If they do not, its queue is small after the next busy time.
 func TestWidensAtLast(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const looks = 4 // of each time in which it does not yield
-		f := &follower{queue: newQueue(1, maxQueued), pace: pacer{duty: 0.5 * spareShare, widened: time.Now()}}
-		for range 2 { // the second time begins like the first
-			for n := 1; ; n++ {
-				if n%looks == 1 {
-					f.apply(busy)
-				}
+	const small = maxQueued / throttledShare
+	for _, c := range []struct {
+		name     string
+		changes  int
+		caughtUp bool // a moment ago
+		want     mode
+	}{
+		{"changes that were missed", 2 * maxQueued, false, catchingUp},
+		{"more than can be written", 2 * maxQueued, true, counting},
+		{"few changes", 10, false, following},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &follower{o: &Options{Buckets: newBuckets()}, queue: newQueue(1, maxQueued), target: make([]uint64, 1)}
+			f.queue.begin([]uint64{0})
+			f.queue.setMode(catchingUp, following)
+			defer f.queue.end()
+			if c.caughtUp {
+				f.caughtUp = time.Now()
+			}
+			unloaded := free
+			free := func() {
 				time.Sleep(lookPace)
-				f.apply(free)
-				if whole, want := f.queue.isWhole(), time.Duration(n)*lookPace >= widenMost; whole != want {
-					t.Fatalf("after %s the queue holds %d changes", time.Duration(n)*lookPace, limitOf(f.queue))
-				} else if whole {
+				f.pace.duty = 0.5 * spareShare
+				f.apply(unloaded)
+				synctest.Wait()
+			}
+			f.apply(busy)
+			putAll(f.queue, c.changes)
+			// Four looks a busy time: the queue is whole for the first time at the last of four, and the next busy time
+			// follows. The follower decides in the first look of the four.
+			for spent := time.Duration(0); spent < 2*widenMost; spent += 4 * lookPace {
+				f.apply(busy)
+				free()
+				f.follow(t.Context(), unloaded)
+				if m, _, _ := f.queue.state(); m != following {
+					if spent < widenMost {
+						t.Fatalf("%s: mode %d after %s", c.name, m, spent)
+					}
 					break
 				}
+				for range 3 {
+					free()
+				}
 			}
-		}
-	})
+			if m, _, _ := f.queue.state(); m != c.want {
+				t.Fatalf("%s: mode %d, want %d", c.name, m, c.want)
+			}
+			if c.want == following {
+				f.follow(t.Context(), unloaded)
+				f.follow(t.Context(), unloaded)
+			}
+			f.queue.setMode(c.want, following)
+			f.apply(busy)
+			if free(); limitOf(f.queue) >= maxQueued {
+				t.Errorf("%s: after the next busy time the queue holds %d changes at once, want about %d", c.name, limitOf(f.queue), small)
+			}
+		})
+	}
 }
 
 // TestPauseBetween: a long pause between two slices has its length, and the follower looks at the machine every lookPace.

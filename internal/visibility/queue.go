@@ -205,16 +205,15 @@ func (q *queue) throttle() {
 	q.limit = max(q.most/throttledShare, 1)
 }
 
-// widen gives a throttled queue room for more changes, and reports whether it has its whole bound then. The tails read them
-// at once, so rows should be no more than the machine can read now.
-func (q *queue) widen(rows int) (whole bool) {
+// widen gives a throttled queue room for more changes. The tails read them at once, so rows should be no more than the
+// machine can read now.
+func (q *queue) widen(rows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if limit := min(q.limit+rows, q.most); limit != q.limit {
 		q.limit = limit
 		q.room.Broadcast()
 	}
-	return q.limit == q.most
 }
 
 // isWhole reports whether the queue has its whole bound.
