@@ -72,8 +72,6 @@ type follower struct {
 	// than they can be written.
 	yielded, catchesUp bool
 	caughtUp           time.Time
-	// whole is true if the queue had its whole bound at the last step, and the follower has not yielded since.
-	whole bool
 	// rate is the number of changes a second since the last batch.
 	rate float64
 	// grown is the number of changes written since entries were removed.
@@ -278,7 +276,7 @@ func (f *follower) apply(l load) {
 	switch l {
 	case busy:
 		f.queue.throttle()
-		f.pace.widened, f.whole = time.Now(), false
+		f.pace.widened = time.Now()
 	case free:
 		if !f.queue.isWhole() {
 			f.queue.widen(f.pace.readable(time.Now()))
@@ -296,14 +294,10 @@ func (f *follower) apply(l load) {
 func (f *follower) follow(ctx context.Context, l load) {
 	f.apply(l)
 	m, _, _ := f.queue.state()
-	full, was := f.queue.isFull(), f.whole
-	f.whole = l == free && f.queue.isWhole()
+	full := f.queue.isFull()
 	switch {
 	case l == busy:
 	case l == free && (m == catchingUp || !full):
-		if was && f.whole && !full {
-			f.pace.recovered() // the tails had the time since the last step to fill it
-		}
 	case l == free && m == following && f.yielded && time.Since(f.caughtUp) >= yieldMost:
 		f.catchUp(ctx)
 	default:
@@ -449,10 +443,7 @@ func (f *follower) check(ctx context.Context) {
 		}
 		f.queue.setMode(catchingUp, following)
 	}
-	if behind == 0 {
-		f.yielded = false
-		f.pace.recovered()
-	}
+	f.noteBehind(behind)
 	rows, bytes := f.store.Size()
 	f.report(func(p *Progress) {
 		p.Behind, p.Rows, p.Bytes = behind, rows, bytes
@@ -460,6 +451,16 @@ func (f *follower) check(ctx context.Context) {
 			p.AsOf = schemas.TimeOf(asOf)
 		}
 	})
+}
+
+// noteBehind takes note of the number of messages in the streams after the offsets.
+func (f *follower) noteBehind(behind uint64) {
+	if behind == 0 {
+		f.yielded = false
+	}
+	if behind < uint64(f.queue.most) {
+		f.pace.recovered()
+	}
 }
 
 // prune removes old entries for at most writePace, or for longer until it has removed more entries than

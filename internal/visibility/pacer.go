@@ -29,9 +29,10 @@ const (
 	mostRowCost = 50 * time.Microsecond
 	// readCost is the CPU time of reading a change: what the server takes to deliver it, and the node to decode it.
 	readCost = 15 * time.Microsecond
-	// widenMost bounds the time, counted while the follower does not yield, until a throttled queue has its whole bound:
+	// widenMost bounds the time, added up while the follower does not yield, until a throttled queue has its whole bound:
 	// otherwise a follower that yields again and again would neither catch up nor count. From then on the queue has
-	// its whole bound whenever the follower does not yield, until the follower has decided, or has recovered.
+	// its whole bound whenever the follower does not yield, until the follower has decided about a full queue, or fewer
+	// messages than the bound wait in the streams.
 	widenMost = 6 * time.Second
 	// leastRows is the least limit of rows of a transaction, however slow writing is.
 	leastRows = 640
@@ -86,8 +87,8 @@ type pacer struct {
 	// cost is the CPU time of the write that ended at ended. The pause after it lasts until next.
 	cost        time.Duration
 	ended, next time.Time
-	// widened is the time up to which readable has counted, and widening the time that it has counted since the
-	// follower last decided or recovered.
+	// widened is the time up to which readable has counted, and widening the time that it has counted since
+	// recovered was last called.
 	widened  time.Time
 	widening time.Duration
 	// debt is the time of the pauses that are still to be made between slices. It is negative after a pause that lasted too
@@ -208,7 +209,7 @@ func (p *pacer) readable(now time.Time) (changes int) {
 	return changes
 }
 
-// recovered takes note that the follower has decided about a full queue, or that no changes wait for room in it.
+// recovered takes note that the follower has decided about a full queue, or that few messages wait in the streams.
 func (p *pacer) recovered() { p.widening = 0 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause
