@@ -41,9 +41,10 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	}
 }
 
-// isClaimOf reports whether a record contains the entry's claim in flight.
+// isClaimOf reports whether a record contains the entry's claim in flight. A claim that waits for its index entry is not in
+// flight: a record with the same run and time then has an earlier, unclear claim.
 func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
-	if e.extra == nil || e.extra.turn == nil {
+	if e.extra == nil || e.extra.turn == nil || e.phase != phaseClaiming && e.phase != phaseRereading {
 		return false
 	}
 	turn := e.extra.turn

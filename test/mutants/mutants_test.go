@@ -408,6 +408,7 @@ var planted = []plant{
 	{m("a core stays in the backlog after its term", "scheduler/term.go", "\tt.core.End()\n", ""), "./scheduler", "TestEndOfTerm"},
 	{m("a shard whose store is silent holds the final records of others", "scheduler/backlog.go", "due && nowMs-m.progressMs < backlogStallMs", "due"), "./scheduler", "TestFinalRecordsWaitForTheBacklog|TestStalledShard"},
 	{m("a stored claim does not reset the stall time", "scheduler/backlog.go", "{ m.progressMs = nowMs }", "{ m.progressMs += 0 * nowMs }"), "./scheduler", "TestStalledShard"},
+	{m("a claim that waits for its index entry is taken for an unclear one", "scheduler/schedulerecovery.go", " || e.phase != phaseClaiming && e.phase != phaseRereading {", " {"), "./scheduler", "TestCoreScripts$/^schedule_late_claim_preparing$"},
 	{m("final records do not wait while claims are slow", "scheduler/completion.go", "young && (f.slow ||", "young && (f.slow && f.others ||"), "./scheduler", "TestFinalRecordsBesideClaims|TestCoreScripts$/^finish_slow$"},
 	{m("no claim is slow", "scheduler/fire.go", "		k.claims = claimTime{tookMs: k.now - e.rec.FiredMs, atMs: k.now}\n", ""), "./scheduler", "TestCoreScripts$/^finish_slow$"},
 	{m("final records wait long after a slow claim", "scheduler/completion.go", " && nowMs-t.atMs < claimTimeMs", ""), "./scheduler", "TestClaimTime"},
