@@ -7,8 +7,8 @@ import (
 )
 
 // The search index is never urgent, but it takes CPU from timers, which are urgent: writing a change
-// costs 15 to 20 µs, and reading it some 15 µs, of which 6 µs are for decoding. So the follower takes a share of the machine's spare
-// CPU time, in slices of about a millisecond with pauses between them. The rows of a full queue take a third of a second
+// costs 15 to 20 µs, and reading it some 15 µs, of which 6 µs are for decoding. So the follower takes a share
+// of the machine's spare CPU time, in slices of about a millisecond with pauses between them. The rows of a full queue take a third of a second
 // of one CPU, and on two cores timers would be late meanwhile. On a busy machine the duty is low, and the follower
 // yields: its queue is small, so it reads no more than it writes. A stream of a bucket keeps the last record of each key, so a
 // record that changes several times meanwhile is read once.

@@ -427,8 +427,8 @@ func TestFollow(t *testing.T) {
 	step("busy for too long with such a queue", pressed, counting)
 }
 
-// TestWidens: when a machine has CPU time to spare again, the queue of a follower that yielded grows at the pace at which
-// the share of the CPU permits to read changes.
+// TestWidens: when a machine has CPU time to spare again, the queue of a follower that yielded grows at the rate at
+// which its share of a CPU reads changes.
 func TestWidens(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -483,8 +483,8 @@ func TestWidens(t *testing.T) {
 }
 
 // TestWidensAtLast: a follower that yields again and again catches up or counts after widenMost of the other times if its
-// tails fill the queue. If they do not, its queue is small after the next busy time
-// once few messages wait in the streams.
+// tails fill the queue. If they do not, and few messages wait in the streams, its
+// queue is small after the next busy time.
 func TestWidensAtLast(t *testing.T) {
 	t.Parallel()
 	const small = maxQueued / throttledShare
