@@ -21,8 +21,9 @@ import (
 // Progress.Alarm. All of this is part of the compare-and-set of the turn.
 //
 // The nominal times of a pause have no overdue event. Neither have nominal times whose deadline
-// is after the schedule was paused or cancelled. Runs of triggers and backfills have no
-// deadline.
+// is after the schedule was paused or cancelled. So a pause adds the nominal times before it
+// whose deadlines have passed (pauseExpected), and a later decision adds none of the nominal
+// times before the resume (afterResume). Runs of triggers and backfills have no deadline.
 
 // Result is the state of a run's record, read after the run's deadline.
 type Result struct {
@@ -91,6 +92,9 @@ func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span
 	if s.ExpectMs == 0 || times.n == 0 || times.last <= s.PausedUntilMs {
 		return
 	}
+	if times = p.afterResume(s, times); times.n == 0 {
+		return
+	}
 	// checkExpect makes sure that at most MaxExpectTimes have a deadline after nowMs, except on
 	// rare days.
 	late, kept := times.last, uint32(0)
@@ -115,6 +119,24 @@ func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span
 	if kept > 0 {
 		s.Expect(schemas.Expected{FromMs: times.first, ToMs: times.last, DeadlineMs: times.last + s.ExpectMs, Count: kept, Run: run, Kind: kind}, nowMs)
 	}
+}
+
+// afterResume returns the nominal times of a span that are after the last resume.
+func (p *Plan) afterResume(s *schemas.Schedule, times span) span {
+	for times.n > 0 && times.first <= s.PausedUntilMs {
+		times.n--
+		times.first, _ = p.after(times.first)
+	}
+	if times.n > 0 {
+		return times
+	}
+	// passed has counted MaxBackfill times only, all before the resume.
+	after := span{}
+	for at, _ := p.after(s.PausedUntilMs); at != 0 && at <= times.last && after.n < MaxBackfill; at, _ = p.after(at) {
+		after.add(at)
+	}
+	after.last = times.last
+	return after
 }
 
 // expectWaiting lets the success of the run that has just fired count for the nominal time

@@ -16,8 +16,7 @@ import (
 // with it.
 
 // PropOverdue means that each decided nominal time without a success by its deadline has one
-// overdue event,
-// not before the deadline. The others have none.
+// overdue event, not before the deadline. The others have none.
 const PropOverdue = "an overdue event for each nominal time without a success by its deadline"
 
 // expectEnd is how long before the end of a simulation a deadline must have passed, so that its
@@ -125,7 +124,9 @@ func (s *schedule) dropWatches(afterMs int64) {
 func (c *checker) watch(s *schedule, r *schemas.Record, times []int64, atMs int64, number uint32) {
 	expect := r.Schedule.ExpectMs
 	slices.Sort(times)
-	if len(times) == 0 || times[len(times)-1] <= r.Schedule.PausedUntilMs {
+	// The deadlines of nominal times before a resume were decided by the pause.
+	times = slices.DeleteFunc(times, func(at int64) bool { return at <= r.Schedule.PausedUntilMs })
+	if len(times) == 0 {
 		return
 	}
 	passed := 0
