@@ -102,10 +102,10 @@ func (k *Core) countClaim(t store.Timer) {
 	e := k.entries[t.ID]
 	switch {
 	case e == nil || t.Rev <= e.rev:
-	case e.wasPending && (e.claimed(&t.Record) || e.isFailOf(&t.Record)):
+	case e.wasPending && e.claimed(&t.Record):
 		e.wasPending = false
 		k.pending.n--
-	case k.isLateClaim(e, &t.Record) && e.waits():
+	case (e.isFailOf(&t.Record) || k.isLateClaim(e, &t.Record)) && e.waits():
 		e.wasPending, e.more().left = false, true
 		k.pending.n--
 	}
@@ -150,15 +150,19 @@ func (e *entry) unclear() bool { return e.extra != nil && e.extra.unclearMs != 0
 // isUnclear reports whether a claim of a time may be an unclear one of the entry.
 func (e *entry) isUnclear(claimedMs int64) bool { return e.unclear() && claimedMs >= e.extra.unclearMs }
 
-// hasUnclear reports whether a claim may still be stored that got no answer.
+// hasUnclear reports whether a claim, or the final record of a rejected claim, may still be stored that got no
+// answer.
 func (k *Core) hasUnclear() bool {
 	for _, e := range k.entries {
-		if e.unclear() {
+		if e.unclear() || e.failing() && e.waits() {
 			return true
 		}
 	}
 	return false
 }
+
+// failing reports whether an ActFail of the entry was sent. Its answer may have been lost.
+func (e *entry) failing() bool { return e.extra != nil && e.extra.failedMs != 0 }
 
 // inherit copies from an entry of the same revision, which e replaces, what is known of writes without an answer. If
 // the tail has brought the unclear claim already, the number of pending timers no longer includes the timer.

@@ -143,6 +143,26 @@ func TestRefusedClaimIsCountedOnce(t *testing.T) {
 	}
 }
 
+// TestRefusedClaimWithALateRecord: the final record of a refused claim is stored after its answer was lost and a reread
+// has found the revision before it. Until then the shard is not handed over with the number of pending timers. The tail
+// then brings the record, and the timer no longer counts.
+func TestRefusedClaimWithALateRecord(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+	k.Pause(true) // otherwise the timer is claimed again
+	k.Step(now, EvReread{ID: tm.ID, Timer: tm})
+	if n, _ := k.Pending(); n != 1 || !k.hasUnclear() {
+		t.Fatalf("before the record: %d timers wait, a write may still be stored: %t", n, k.hasUnclear())
+	}
+	k.Step(now, EvTail{Timer: store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}})
+	if n, _ := k.Pending(); n != 0 || k.hasUnclear() || k.Loaded() != 0 {
+		t.Errorf("after it: %d timers wait, a write may still be stored: %t, %d entries", n, k.hasUnclear(), k.Loaded())
+	}
+}
+
 // TestNotRefusedForGood: a publish that may succeed later is repeated.
 func TestNotRefusedForGood(t *testing.T) {
 	for _, err := range []error{schemas.ErrUnavailable, schemas.ErrStoreFull, errSuspended, errors.New("any")} {
