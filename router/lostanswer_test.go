@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
@@ -124,5 +125,45 @@ func TestTriggerOnce(t *testing.T) {
 		if n := len(got.Record.Schedule.Manual); n != c.want {
 			t.Errorf("%s: %d runs, want %d", c.name, n, c.want)
 		}
+	}
+}
+
+// TestBackfillOnce: a backfill whose write was stored is not stored again, although its answer was lost and all its runs
+// have fired before the write was repeated.
+func TestBackfillOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	was := f.scheduled("backfill", schemas.Recurrence{Cron: "0 12 * * *"}, nil)
+	p, err := recurrence.Compile(was.ID, &was.Record.Schedule.Recurrence, was.Record.Schedule.AnchorMs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UnixMilli()
+	fire := func() {
+		tm, err := f.store.Get(t.Context(), was.ID)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		turn := p.Turn(&tm.Record, now, false, recurrence.Claim{Epoch: 1, Before: tm.Rev})
+		if turn.Run == nil || turn.Record.Schedule.Backfill != nil {
+			t.Errorf("the turn: %+v", turn)
+		}
+		if _, err := f.store.Update(t.Context(), store.Write{ID: tm.ID, Rev: tm.Rev, Record: &turn.Record}); err != nil {
+			t.Error(err)
+		}
+	}
+	o := &router.Operations{Records: &between{Records: f.store, after: fire}, Adds: f.store, NowMs: func() int64 { return now }, Retention: time.Hour}
+	q := recurrence.BackfillRequest{FromMs: now - (36 * time.Hour).Milliseconds(), ToMs: now - (12 * time.Hour).Milliseconds(), Again: true, Request: 7}
+	_, times, err := o.Backfill(t.Context(), was.ID, q, schemas.Caller{By: "me"})
+	if err != nil || len(times) != 1 {
+		t.Fatalf("%d nominal times, error %v", len(times), err)
+	}
+	got, err := f.store.Get(t.Context(), was.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := got.Record.Schedule; s.Backfill != nil || s.Last.Run != 1 || len(got.Record.History) != 1 {
+		t.Errorf("stored again: %+v, history %v", s.Progress, got.Record.History)
 	}
 }

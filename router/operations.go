@@ -251,7 +251,8 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		}
 		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
 			// The write was stored and its answer lost; its repetition was refused. Applied
-			// again, a trigger would fire twice.
+			// again, a trigger would fire twice. If another operation has changed the record
+			// since, f is applied to that: the two requests overlap, and this one ends last.
 			return o.changed(&before, t), nil
 		}
 		before = t

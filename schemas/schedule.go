@@ -177,8 +177,8 @@ type Progress struct {
 	// Manual has the runs that were asked for and have not fired, oldest first, at most
 	// MaxManual.
 	Manual []ManualRun
-	// Requests has the ids of the last triggers, oldest first, at most MaxRequests, so that a
-	// trigger that is stored is not stored again; see RequestID.
+	// Requests has the ids of the last triggers and backfills, oldest first, at most MaxRequests. A
+	// request that is stored is not stored again; see RequestID.
 	Requests []uint64
 	// Backfill is the backfill under way; nil for none.
 	Backfill *Backfill
@@ -364,6 +364,11 @@ func (s *Schedule) Clone() *Schedule {
 // caller checks MaxManual.
 func (p *Progress) AddManual(m ManualRun, request uint64) {
 	p.Manual = append(slices.Clip(p.Manual), m)
+	p.AddRequest(request)
+}
+
+// AddRequest remembers a trigger or a backfill by its id; 0 for none.
+func (p *Progress) AddRequest(request uint64) {
 	if request != 0 {
 		p.Requests = append(slices.Clip(p.Requests[max(0, len(p.Requests)-MaxRequests+1):]), request)
 	}

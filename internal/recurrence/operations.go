@@ -104,6 +104,8 @@ type BackfillRequest struct {
 	// Again also fires nominal times that have fired already. Allow fires a run also while
 	// the previous one is open; otherwise it waits, whatever timeroverlap says.
 	Again, Allow bool
+	// Request is remembered in Progress.Requests; 0 for none.
+	Request uint64
 }
 
 // Times returns the nominal times that a backfill fires, oldest first. It leaves out nominal
@@ -177,6 +179,7 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 			s.Backfill.Except = append(s.Backfill.Except, e)
 		}
 	}
+	s.AddRequest(q.Request)
 	rec.Schedule = s
 	rec.Note(schemas.Operation{Kind: schemas.OperationBackfill, AtMs: nowMs, Caller: by})
 	p.replan(rec, nowMs)

@@ -277,6 +277,7 @@ func (s *schedule) backfill(p *proc) {
 	b.ToMs = nowMs - s.d.Int64N(10_000)
 	b.FromMs = b.ToMs - s.d.Int64N(15_000)
 	q := s.ask(p, request{kind: schemas.OperationBackfill, again: b.Again}, func(n *node, by schemas.Caller) error {
+		b.Request = schemas.RequestID(by.By)
 		_, times, err := n.ops.Backfill(within(apiTimeout), s.id, b, by)
 		// Of this try: an earlier one, whose answer was lost, may end later and otherwise.
 		s.requests[by.By].none = err == nil && len(times) == 0
