@@ -35,6 +35,8 @@ type CoreConfig struct {
 	Retention time.Duration
 	// Backlog is shared by the cores of a node; nil for a core that shares its processors with no other.
 	Backlog *Backlog
+	// Head is the last sequence of the shard's stream at the take-over; 0 if it is not known.
+	Head uint64
 	// Level is the format level that this node reads.
 	Level store.FormatLevel
 	// Zones is the zone data of this node's plans; nil for that of the process.
@@ -82,12 +84,12 @@ type Core struct {
 	window      claimWindow
 	due         dueBatch
 
-	// startWatermark and startApplied are the position from which this term resumed; resumed
-	// has the runs that it has completed or is completing for claims of earlier owners and for unclear claims,
-	// with the times of these claims.
-	startWatermark int64
-	startApplied   uint64
-	resumed        map[schemas.TimerID]int64
+	// from is the clock from which this term resumed, and fromMs the time of the first Step. resumed has the runs
+	// that it has completed or is completing for claims of earlier owners and for unclear claims, with the times of
+	// these claims.
+	from    store.Clock
+	fromMs  int64
+	resumed map[schemas.TimerID]int64
 
 	watermark int64  // all readable records of every tick up to here are done
 	tailSeen  uint64 // last stream sequence that the tail delivered
@@ -123,10 +125,10 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
 		watermark:   watermark, tailSeen: c.Tail, stored: max(c.Tail, c.Seen),
-		window:         newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
-		due:            newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
-		backlog:        backlogMember{of: cmp.Or(cfg.Backlog, new(Backlog))},
-		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]int64{},
+		window:  newClaimWindow(cfg.FirstInflight, cfg.MaxInflight),
+		due:     newDueBatch(cfg.FirstFireAtOnce, cfg.FireAtOnce),
+		backlog: backlogMember{of: cmp.Or(cfg.Backlog, new(Backlog))},
+		from:    c, resumed: map[schemas.TimerID]int64{},
 		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
 		newer:   newNewerRecords(),
 		damaged: damagedClaims{},
@@ -147,7 +149,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 // the cluster's time in Unix milliseconds. The slice is valid until the next call.
 func (k *Core) Step(now int64, ev Event) []Action {
 	k.actions = k.actions[:0]
-	k.now = now
+	k.now, k.fromMs = now, cmp.Or(k.fromMs, now)
 	tick := false
 	switch ev := ev.(type) {
 	case EvTick:
@@ -204,10 +206,11 @@ func (k *Core) Step(now int64, ev Event) []Action {
 func (k *Core) do(a Action) { k.actions = append(k.actions, a) }
 
 // Checkpoint sets the fields of c from which a new owner resumes: low watermark, applied
-// offset, and number of pending timers. It returns the same clock as if no record of a newer
+// offsets, and number of pending timers. It returns the same clock as if no record of a newer
 // format held it back; the sweeper works from that clock.
 func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
 	k.pending.checkpoint(c, k.tailSeen)
+	c.EarlierEpoch, c.EarlierTail = k.earlierClaims()
 	progress = *c
 	progress.TimeMs, progress.Tail = max(c.TimeMs, k.ProgressMs()), max(c.Tail, k.appliedOffset())
 	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.appliedOffset()))

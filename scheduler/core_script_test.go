@@ -27,7 +27,7 @@ import (
 // Times are relative to the start of the script: `5s` is five seconds after it. One slot
 // is one second wide. Commands:
 //
-//	own epoch=N [watermark=T] [applied=N] [seen=N] [max-inflight=N] [first-inflight=N] [first-fire-at-once=N] [fire-at-once=N] [horizon=T] [retention=T]
+//	own epoch=N [watermark=T] [applied=N] [seen=N] [max-inflight=N] [first-inflight=N] [first-fire-at-once=N] [fire-at-once=N] [horizon=T] [retention=T] [head=N] [earlier-epoch=N] [earlier-applied=N]
 //	step now=T                     time passes
 //	tail now=T                     the tail brings records, one a line
 //	loaded now=T                   answers load, with records
@@ -202,11 +202,13 @@ func (s *coreScript) own(t *testing.T, d *datadriven.TestData) string {
 		Geometry:  schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000},
 		HorizonMs: s.time(t, d, "horizon", scriptStartMs+10_000) - scriptStartMs, ScanBehindMs: 60_000,
 		MaxLoaded: 100, MaxInflight: int(s.number(t, d, "max-inflight", 10)), FirstInflight: int(s.number(t, d, "first-inflight", 0)), FirstFireAtOnce: int(s.number(t, d, "first-fire-at-once", 0)), FireAtOnce: int(s.number(t, d, "fire-at-once", 0)), SweepMs: 600_000,
+		Head:      uint64(s.number(t, d, "head", 0)),
 		Retention: time.Duration(s.time(t, d, "retention", scriptStartMs+3600_000)-scriptStartMs) * time.Millisecond,
 	}
 	c := store.Clock{
 		TimeMs: s.time(t, d, "watermark", scriptStartMs), Epoch: s.epoch,
 		Tail: uint64(s.number(t, d, "applied", 0)), Seen: uint64(s.number(t, d, "seen", 0)),
+		EarlierEpoch: uint64(s.number(t, d, "earlier-epoch", 0)), EarlierTail: uint64(s.number(t, d, "earlier-applied", 0)),
 		PendingUnknown: d.HasArg("pending-unknown"), Pending: s.number(t, d, "pending", 0),
 	}
 	s.core = scheduler.NewCore(cfg, c, s.epoch)
@@ -389,10 +391,14 @@ func (s *coreScript) state(out *strings.Builder) {
 	s.core.Checkpoint(&c)
 	fmt.Fprintf(out, "low watermark %s, applied %d of %d, %d entries", at(c.TimeMs), c.Tail, c.Seen, s.core.Loaded())
 	if pending, known := s.core.Pending(); known {
-		fmt.Fprintf(out, ", %d pending\n", pending)
+		fmt.Fprintf(out, ", %d pending", pending)
 	} else {
-		fmt.Fprint(out, ", pending unknown\n")
+		fmt.Fprint(out, ", pending unknown")
 	}
+	if c.EarlierEpoch != 0 {
+		fmt.Fprintf(out, ", for claims up to epoch %d applied %d", c.EarlierEpoch, c.EarlierTail)
+	}
+	fmt.Fprintln(out)
 }
 
 // print writes the actions, one a line.

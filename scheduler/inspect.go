@@ -37,7 +37,7 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	s.expect.Store(&expect)
 	s.counted.Store(nil)
 	if err == nil && last < c.Seen {
-		c.Tail, c.Seen, c.Ended = min(c.Tail, last), last, 0
+		c.Tail, c.EarlierTail, c.Seen, c.Ended = min(c.Tail, last), min(c.EarlierTail, last), last, 0
 	}
 	return c
 }

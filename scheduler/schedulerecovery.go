@@ -89,15 +89,31 @@ func (k *Core) resumeClaims(t store.Timer) {
 //
 // An owner that died amid a claim has left the applied offset before LastRun.Before. The owner after
 // it may have moved the offset beyond that, and died too before its tail brought the claim, which has
-// a higher sequence. So a recent claim is completed also if its record has a revision that no owner
-// has read before this term. There are few of these, and within half of the dedup window the stream
-// itself refuses the second event of a run.
+// a higher sequence. Then the clock has an offset of its own for claims of the first of these owners; see earlierClaims.
+//
+// A claim may also have been stored after the take-over. So a recent claim is completed also if its record has a
+// revision that no owner has read before this term. There are few of these, and within half of the dedup window the
+// stream itself refuses the second event of a run.
 func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
 	if l.Run == 0 || l.Epoch == k.epoch {
 		return false
 	}
-	unread := rev > k.startApplied && k.now-l.ClaimedMs <= store.DedupWindowFor(k.cfg.Retention).Milliseconds()/2
-	return unread || l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
+	unread := rev > k.from.Tail && k.now-l.ClaimedMs <= store.DedupWindowFor(k.cfg.Retention).Milliseconds()/2
+	return unread || l.After(k.cfg.Geometry, k.cfg.Geometry.Tick(k.from.TimeMs), k.from.AppliedFor(l.Epoch))
+}
+
+// maxReadHead bounds the time, in milliseconds, for which earlierClaims waits for the tail. In a shard without new
+// records the tail may not reach the end of the stream, which may be an index entry.
+const maxReadHead = 10 * 60 * 1000
+
+// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail: until the tail has reached the end that the stream
+// had at the take-over, the next owner completes the claims of the owners before this term from the offset from which
+// this term does.
+func (k *Core) earlierClaims() (epoch, tail uint64) {
+	if k.tailSeen >= max(k.cfg.Head, k.from.Seen) || k.now-k.fromMs >= maxReadHead {
+		return 0, 0
+	}
+	return k.epoch - 1, k.from.AppliedFor(k.from.EarlierEpoch)
 }
 
 // resume completes a claim, made at claimedMs, with check, once in a term. last is true for the last claim of the

@@ -219,9 +219,10 @@ func (l *LastRun) After(g Geometry, tick int64, applied uint64) bool {
 }
 
 // ClaimedAfter reports whether the last run, or the last overdue event, may have been claimed
-// after a clock was written; see LastRun.After.
-func (p *Progress) ClaimedAfter(g Geometry, tick int64, applied uint64) bool {
-	return p.Last.After(g, tick, applied) || p.Alarm.After(g, tick, applied)
+// after a clock was written; see LastRun.After. applied returns the clock's applied offset for the
+// claims of an epoch.
+func (p *Progress) ClaimedAfter(g Geometry, tick int64, applied func(epoch uint64) uint64) bool {
+	return p.Last.After(g, tick, applied(p.Last.Epoch)) || p.Alarm.After(g, tick, applied(p.Alarm.Epoch))
 }
 
 // AlarmIsLast reports whether an overdue event was claimed after the last run.

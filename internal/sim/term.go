@@ -72,7 +72,7 @@ func (t *term) config() scheduler.TermConfig {
 		Core: scheduler.CoreConfig{
 			Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
 			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, FirstInflight: max(p.maxInflight/4, 8), FirstFireAtOnce: 1 + p.maxInflight/32, FireAtOnce: 1 + p.maxInflight/8, Retention: p.retention, Backlog: t.n.backlog,
-			Level: t.n.client.Reads(), Zones: t.n.zones,
+			Level: t.n.client.Reads(), Zones: t.n.zones, Head: t.w.server.LastSeq(fake.StreamShard(t.shard)),
 		},
 		Trace:           t.trace,
 		LeaseCheckEvery: 1 + t.w.rng.IntN(maxLeaseCheckEvery),

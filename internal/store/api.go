@@ -87,6 +87,12 @@ type Clock struct {
 	// Seen is the last sequence that the owner had read when it wrote the clock. It is
 	// greater than Tail while a record pins the offset.
 	Seen uint64 `json:"seen"`
+	// EarlierEpoch and EarlierTail are written until an owner has read the stream up to where it ended at the take-over.
+	// Owners of the epochs up to EarlierEpoch may have claimed runs of schedules after the sequence EarlierTail, which is
+	// below Tail, and died before they published them; see AppliedFor. EarlierEpoch is 0 if there are no such claims.
+	// Older builds write neither.
+	EarlierEpoch uint64 `json:"earlier_epoch,omitempty"`
+	EarlierTail  uint64 `json:"earlier_tail,omitempty"`
 	// LeaseMs is the owner's lease in milliseconds: another node may take the shard only
 	// after the clock has not changed for that long. Older builds do not state it; it is 0
 	// then.
@@ -120,6 +126,15 @@ type Clock struct {
 	// Ended is the revision up to which the shard's list of ended timers is complete; see endedlist.go. The next owner
 	// lists the final records after it. Older builds do not write it; it is 0 then.
 	Ended uint64 `json:"ended,omitempty"`
+}
+
+// AppliedFor returns the applied offset for the claims of an epoch: whether an owner has completed a claim is not known
+// if the claim is in a revision after that sequence.
+func (c *Clock) AppliedFor(epoch uint64) uint64 {
+	if c.EarlierEpoch != 0 && epoch <= c.EarlierEpoch {
+		return min(c.Tail, c.EarlierTail)
+	}
+	return c.Tail
 }
 
 // States of Presence.Scheduler.
