@@ -23,7 +23,8 @@ import (
 // The nominal times of a pause have no overdue event. Neither have nominal times whose deadline
 // is after the schedule was paused or cancelled. So a pause adds the nominal times before it
 // whose deadlines have passed (pauseExpected), and a later decision adds none of the nominal
-// times before the resume (afterResume). Runs of triggers and backfills have no deadline.
+// times before the resume, and none that the pause has added: the cluster's clock may have been
+// set back since (expectedFrom). Runs of triggers and backfills have no deadline.
 
 // Result is the state of a run's record, read after the run's deadline.
 type Result struct {
@@ -89,10 +90,11 @@ func (t *turn) expect(kind schemas.DecisionKind, times span, run uint32) {
 
 // expect is turn.expect for the plan that has the nominal times.
 func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span, run uint32, nowMs int64) {
-	if s.ExpectMs == 0 || times.n == 0 || times.last <= s.PausedUntilMs {
+	after := expectedFrom(s)
+	if s.ExpectMs == 0 || times.n == 0 || times.last <= after {
 		return
 	}
-	if times = p.afterResume(s, times); times.n == 0 {
+	if times = p.later(times, after); times.n == 0 {
 		return
 	}
 	// checkExpect makes sure that at most MaxExpectTimes have a deadline after nowMs, except on
@@ -121,22 +123,39 @@ func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span
 	}
 }
 
-// afterResume returns the nominal times of a span that are after the last resume.
-func (p *Plan) afterResume(s *schemas.Schedule, times span) span {
-	for times.n > 0 && times.first <= s.PausedUntilMs {
+// expectedFrom returns the time up to which the last pause has decided about deadlines: the time of the resume, or
+// the last nominal time without a success when the pause began, if that is later.
+func expectedFrom(s *schemas.Schedule) int64 {
+	last := s.PausedUntilMs
+	for _, e := range s.Expected {
+		if e.Kind == schemas.DecisionPaused {
+			last = max(last, e.ToMs)
+		}
+	}
+	for _, o := range s.Overdue {
+		if o.Kind == schemas.DecisionPaused {
+			last = max(last, o.ToMs)
+		}
+	}
+	return last
+}
+
+// later returns the nominal times of a span that are after a time.
+func (p *Plan) later(times span, afterMs int64) span {
+	for times.n > 0 && times.first <= afterMs {
 		times.n--
 		times.first, _ = p.after(times.first)
 	}
 	if times.n > 0 {
 		return times
 	}
-	// passed has counted MaxBackfill times only, all before the resume.
-	after := span{}
-	for at, _ := p.after(s.PausedUntilMs); at != 0 && at <= times.last && after.n < MaxBackfill; at, _ = p.after(at) {
-		after.add(at)
+	// passed has counted MaxBackfill times only, none of them later.
+	rest := span{}
+	for at, _ := p.after(afterMs); at != 0 && at <= times.last && rest.n < MaxBackfill; at, _ = p.after(at) {
+		rest.add(at)
 	}
-	after.last = times.last
-	return after
+	rest.last = times.last
+	return rest
 }
 
 // expectWaiting lets the success of the run that has just fired count for the nominal time

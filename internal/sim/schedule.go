@@ -46,11 +46,14 @@ type schedule struct {
 	// watches are the nominal times that wait, or have waited, for a success. overdue are the
 	// overdue events that were claimed.
 	watches []*watch
-	overdue []*overdueEvent
+	// pauseWatchedMs is the last nominal time that a pause has added to watches.
+	pauseWatchedMs int64
+	overdue        []*overdueEvent
 	// pausedMs and resumedMs are the cluster's times of the last pause and resume, changed
 	// is the true time of the last change by a client.
 	pausedMs, resumedMs int64
 	changed             int64
+	latest              *request // whose operation was stored last
 
 	// excludes: all of the rules exclude calendars. ruleInForce is the one of the stored
 	// recurrence. cals are the nominal times by rule and version of the calendars. All times up

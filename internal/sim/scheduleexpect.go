@@ -61,7 +61,10 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 	if kind == schemas.OperationPause && old.State != schemas.StatePaused {
 		s.dropWatches(op.AtMs)
 		if next, ms := old.Schedule.NextMs, r.Schedule.ExpectMs; next != 0 && ms != 0 {
-			c.watch(s, r, c.expand(s, next, op.AtMs-ms), op.AtMs, 0)
+			times := c.expand(s, next, op.AtMs-ms)
+			c.watch(s, r, times, op.AtMs, 0)
+			// They may be due again if the cluster's clock is set back before the resume.
+			s.pauseWatchedMs = max(s.pauseWatchedMs, slices.Max(append(times, 0)))
 		}
 		return
 	}
@@ -125,7 +128,7 @@ func (c *checker) watch(s *schedule, r *schemas.Record, times []int64, atMs int6
 	expect := r.Schedule.ExpectMs
 	slices.Sort(times)
 	// The deadlines of nominal times before a resume were decided by the pause.
-	times = slices.DeleteFunc(times, func(at int64) bool { return at <= r.Schedule.PausedUntilMs })
+	times = slices.DeleteFunc(times, func(at int64) bool { return at <= max(r.Schedule.PausedUntilMs, s.pauseWatchedMs) })
 	if len(times) == 0 {
 		return
 	}
