@@ -177,6 +177,11 @@ func (c *checker) excludedRight(s *schedule, at int64, d schemas.Decision, updat
 			ever = append(ever, cal.ExcludedBy(at))
 		}
 	}
+	if updated {
+		for _, cal := range c.known(s) {
+			ever = append(ever, cal.ExcludedBy(at))
+		}
+	}
 	if slices.Max(append(ever, 0)) == 0 {
 		c.fail(PropIncluded, "%s: %s is skipped as excluded, and was in none of the calendars", s, c.w.ms(at))
 	}

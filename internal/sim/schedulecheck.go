@@ -128,6 +128,13 @@ func newOperation(was, now []schemas.Operation) *schemas.Operation {
 	return &now[n-1]
 }
 
+// overwrites reports whether an operation may be stored again by the same request, after another operation: its first
+// answer was lost, and the repeated write was refused because of the other operation. The request then overwrites it,
+// as one does that came later. A second trigger or backfill would fire again.
+func overwrites(k schemas.OperationKind) bool {
+	return k == schemas.OperationUpdate || k == schemas.OperationPause || k == schemas.OperationResume
+}
+
 // obeyed checks that only operations change the state and the definition of a schedule, and
 // that a client asked for each operation.
 func (c *checker) obeyed(s *schedule, old, r *schemas.Record, op *schemas.Operation) {
@@ -139,10 +146,10 @@ func (c *checker) obeyed(s *schedule, old, r *schemas.Record, op *schemas.Operat
 		case q == nil || q.kind != op.Kind:
 			c.fail(PropObeyed, "%s: nobody asked for %s by %q", s, op.Kind, op.By)
 			return
-		case q.stored != 0:
+		case q.stored != 0 && (s.latest == q || !overwrites(q.kind)):
 			c.fail(PropObeyed, "%s: %s by %q was stored at %s and again", s, op.Kind, op.By, c.w.rel(q.stored))
 		}
-		q.stored = c.w.now
+		q.stored, s.latest = c.w.now, q
 	}
 	paused, was := r.State == schemas.StatePaused, old.State == schemas.StatePaused
 	switch {
