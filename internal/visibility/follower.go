@@ -54,7 +54,7 @@ type follower struct {
 	report func(func(*Progress))
 
 	offsets []Offset // by shard, as they are stored
-	asOf    []int64  // by shard
+	asOf    []asOf   // by shard
 	tails   []*store.Tail
 	// target has the revisions at which it has caught up.
 	target []uint64
@@ -72,6 +72,7 @@ type follower struct {
 	// than they can be written.
 	yielded, catchesUp bool
 	caughtUp           time.Time
+	waited             bool // a tail has waited for room since the last noteBehind
 	// rate is the number of changes a second since the last batch.
 	rate float64
 	// grown is the number of changes written since entries were removed.
@@ -116,7 +117,7 @@ func (f *follower) flush() error {
 // open reads the stored offsets, and checks that they belong to these buckets.
 func (f *follower) open(ctx context.Context) error {
 	shards := f.o.Buckets.Geometry().Shards
-	f.offsets, f.asOf, f.target = make([]Offset, shards), make([]int64, shards), make([]uint64, shards)
+	f.offsets, f.asOf, f.target = make([]Offset, shards), make([]asOf, shards), make([]uint64, shards)
 	stored, err := f.store.Offsets(ctx)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func (f *follower) open(ctx context.Context) error {
 			return errOther
 		}
 		o.Stream = newest.Stream
-		f.offsets[shard], f.asOf[shard] = o, o.AsOfMs
+		f.offsets[shard], f.asOf[shard] = o, asOf{ms: o.AsOfMs}
 	}
 	if len(stored) > shards {
 		return errOther
@@ -284,7 +285,7 @@ func (f *follower) apply(l load) {
 	case pressed: // follow decides about the small queue
 	}
 	if f.queue.takeWaited() {
-		f.yielded = true
+		f.yielded, f.waited = true, true
 	}
 }
 
@@ -344,10 +345,10 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 	save := begun.Sub(f.saved) >= savePace
 	for shard := range f.offsets {
 		o := f.offsets[shard]
-		if o.Revision == read[shard] && (!save || o.AsOfMs >= f.asOf[shard]) {
+		if o.Revision == read[shard] && (!save || o.AsOfMs >= f.asOf[shard].ms) {
 			continue
 		}
-		o.Revision, o.AsOfMs = read[shard], f.asOf[shard]
+		o.Revision, o.AsOfMs = read[shard], f.asOf[shard].ms
 		b.Offsets[shard] = o
 	}
 	f.rate = float64(arrived) / max(begun.Sub(f.wrote), time.Millisecond).Seconds()
@@ -411,7 +412,7 @@ func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
 func (f *follower) check(ctx context.Context) {
 	var behind uint64
 	reached := true
-	asOf := int64(0)
+	oldest := int64(0)
 	for shard := range f.offsets {
 		have := f.offsets[shard].Revision
 		newest, err := f.o.Buckets.Newest(ctx, shard)
@@ -427,14 +428,13 @@ func (f *follower) check(ctx context.Context) {
 		}
 		if more {
 			behind += newest.LastSeq - have
-		} else {
-			f.asOf[shard] = max(f.asOf[shard], newest.AtMs)
 		}
+		f.asOf[shard].look(have, newest, more)
 		if more && have < f.target[shard] {
 			reached = false
 		}
-		if shard == 0 || f.asOf[shard] < asOf {
-			asOf = f.asOf[shard]
+		if at := f.asOf[shard].ms; shard == 0 || at < oldest {
+			oldest = at
 		}
 	}
 	if reached {
@@ -447,20 +447,21 @@ func (f *follower) check(ctx context.Context) {
 	rows, bytes := f.store.Size()
 	f.report(func(p *Progress) {
 		p.Behind, p.Rows, p.Bytes = behind, rows, bytes
-		if asOf > 0 {
-			p.AsOf = schemas.TimeOf(asOf)
+		if oldest > 0 {
+			p.AsOf = schemas.TimeOf(oldest)
 		}
 	})
 }
 
-// noteBehind takes note of the number of messages in the streams after the offsets.
+// noteBehind takes note of whether the follower still misses changes. behind is 0 if it has every record of the streams. While
+// timers change all the time it never has. Then it misses none if the queue has its whole bound, and no tail has waited for
+// room since the last call.
 func (f *follower) noteBehind(behind uint64) {
-	if behind == 0 {
+	if behind == 0 || f.queue.isWhole() && !f.waited {
 		f.yielded = false
-	}
-	if behind < uint64(f.queue.most) {
 		f.pace.recovered()
 	}
+	f.waited = false
 }
 
 // prune removes old entries for at most writePace, or for longer until it has removed more entries than

@@ -13,7 +13,7 @@ import (
 // yields: its queue is small, so it reads no more than it writes. A stream of a bucket keeps the last record of each key, so a
 // record that changes several times meanwhile is read once.
 //
-// A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost. When the
+// A follower that yields falls behind (Progress.AsOf, Progress.Behind), for at most yieldMost without a break. When the
 // machine has CPU time to spare again, the follower reads the missed changes (catchingUp). If the machine is
 // still busy after yieldMost, or becomes busy for as long while the follower catches up, the follower goes on as
 // if it were not: when its queue is full, it counts outcomes, so that counts stay current.
@@ -31,8 +31,8 @@ const (
 	readCost = 15 * time.Microsecond
 	// widenMost bounds the time, added up while the follower does not yield, until a throttled queue has its whole bound:
 	// otherwise a follower that yields again and again would neither catch up nor count. From then on the queue has
-	// its whole bound whenever the follower does not yield, until the follower has decided about a full queue, or fewer
-	// messages than the bound wait in the streams.
+	// its whole bound whenever the follower does not yield, until the follower has decided about a full queue, or misses no
+	// changes any more.
 	widenMost = 6 * time.Second
 	// leastRows is the least limit of rows of a transaction, however slow writing is.
 	leastRows = 640
@@ -209,7 +209,7 @@ func (p *pacer) readable(now time.Time) (changes int) {
 	return changes
 }
 
-// recovered takes note that the follower has decided about a full queue, or that few messages wait in the streams.
+// recovered takes note that the follower has decided about a full queue, or that it misses no changes any more.
 func (p *pacer) recovered() { p.widening = 0 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause

@@ -253,7 +253,7 @@ func TestWritePauses(t *testing.T) {
 			}
 			f := &follower{
 				o: &Options{metrics: m}, store: slicedStore{}, queue: newQueue(1, slices*sliceRows),
-				offsets: make([]Offset, 1), asOf: make([]int64, 1), rowCost: time.Microsecond, // so that one transaction may have all
+				offsets: make([]Offset, 1), asOf: make([]asOf, 1), rowCost: time.Microsecond, // so that one transaction may have all
 				pace: pacer{duty: minDuty, looked: time.Now().Add(time.Hour)},
 			}
 			for i := range slices * sliceRows {

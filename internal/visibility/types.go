@@ -137,7 +137,7 @@ type Bucket struct {
 type Progress struct {
 	// AsOf is a time up to which the store has every change; zero before the first one is known.
 	AsOf time.Time
-	// Behind is the number of messages in the shards' streams after the stored offsets, an upper
+	// Behind is the number of sequences in the shards' streams after the stored offsets, an upper
 	// bound of the changes that the store lacks.
 	Behind uint64
 	// CountsOnly is true while timers change faster than they can be written: outcomes are

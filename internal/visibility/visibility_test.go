@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,6 +124,40 @@ func (n *node) current(t *testing.T) {
 		p := n.Visibility().Progress()
 		return p.AsOf.UnixMilli() >= newest && !p.CatchingUp && !p.CountsOnly
 	}, func() string { return fmt.Sprintf("%+v", n.Visibility().Progress()) })
+}
+
+// TestAsOfUnderLoad: as_of follows the time while all shards change all the time, so that the index never has all changes.
+func TestAsOfUnderLoad(t *testing.T) {
+	t.Parallel()
+	n := start(t, options(t))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for adder := range 4 {
+		wg.Go(func() {
+			tick := time.NewTicker(5 * time.Millisecond) // slow enough for the index
+			defer tick.Stop()
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+				}
+				event := fmt.Sprintf(`{"specversion":"1.0","id":"%d-%d","source":"/load","type":"order.due","timersvc":"orders","timerafter":"PT1H"}`, adder, i)
+				if _, err := n.Router().Add(t.Context(), nil, []byte(event)); err != nil && !errors.Is(err, schemas.ErrUnavailable) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	defer wg.Wait()
+	defer close(stop)
+	began := time.Now()
+	waittest.Until(t, "an as_of 4 s after the load began", func() bool {
+		return n.Visibility().Progress().AsOf.Sub(began) >= 4*time.Second
+	}, func() string {
+		return fmt.Sprintf("%s after the load began: %+v", time.Since(began), n.Visibility().Progress())
+	})
 }
 
 // TestFindByOrder: what became of order 17, by its id alone: while it waits, and after it has fired.
