@@ -40,7 +40,7 @@ type Overdue struct {
 }
 
 // Expect adds nominal times that wait for a success. It joins times without a run that are
-// overdue already, and the two earliest if there are more than MaxExpected: both then count as
+// overdue already, those of a pause apart from the others, and the two earliest if there are more than MaxExpected: both then count as
 // overdue at the later deadline, unless both have a run; then the later run counts for both.
 // It copies Expected, because copies of the record may share it.
 func (p *Progress) Expect(e Expected, nowMs int64) {
@@ -48,7 +48,7 @@ func (p *Progress) Expect(e Expected, nowMs int64) {
 	list = append(append(list, p.Expected...), e)
 	slices.SortStableFunc(list, func(a, b Expected) int { return cmp.Compare(a.DeadlineMs, b.DeadlineMs) })
 	for i := 1; i < len(list); i++ {
-		if a, b := &list[i-1], &list[i]; a.Run == 0 && b.Run == 0 && b.DeadlineMs <= nowMs {
+		if a, b := &list[i-1], &list[i]; a.Run == 0 && b.Run == 0 && b.DeadlineMs <= nowMs && (a.Kind == DecisionPaused) == (b.Kind == DecisionPaused) {
 			a.join(b)
 			list = slices.Delete(list, i, i+1)
 			i--

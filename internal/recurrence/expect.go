@@ -22,9 +22,10 @@ import (
 //
 // The nominal times of a pause have no overdue event. Neither have nominal times whose deadline
 // is after the schedule was paused or cancelled. So a pause adds the nominal times before it
-// whose deadlines have passed (pauseExpected), and a later decision adds none of the nominal
-// times before the resume, and none that the pause has added: the cluster's clock may have been
-// set back since (expectedFrom). Runs of triggers and backfills have no deadline.
+// whose deadlines have passed (pauseExpected). A later decision adds none of the nominal times
+// before the resume. It also adds none that have the event of a pause: such times are due again
+// if the cluster's clock is set back (expectedFrom). Runs of triggers and backfills have no
+// deadline.
 
 // Result is the state of a run's record, read after the run's deadline.
 type Result struct {
@@ -123,15 +124,10 @@ func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span
 	}
 }
 
-// expectedFrom returns the time up to which the last pause has decided about deadlines: the time of the resume, or
-// the last nominal time without a success when the pause began, if that is later.
+// expectedFrom returns the last instant about whose deadlines a pause has decided: that of the last resume, or a later
+// nominal time that has the overdue event of a pause.
 func expectedFrom(s *schemas.Schedule) int64 {
 	last := s.PausedUntilMs
-	for _, e := range s.Expected {
-		if e.Kind == schemas.DecisionPaused {
-			last = max(last, e.ToMs)
-		}
-	}
 	for _, o := range s.Overdue {
 		if o.Kind == schemas.DecisionPaused {
 			last = max(last, o.ToMs)
@@ -140,18 +136,13 @@ func expectedFrom(s *schemas.Schedule) int64 {
 	return last
 }
 
-// later returns the nominal times of a span that are after a time.
+// later returns the nominal times of a span that are after a time. It counts at most MaxBackfill of them.
 func (p *Plan) later(times span, afterMs int64) span {
-	for times.n > 0 && times.first <= afterMs {
-		times.n--
-		times.first, _ = p.after(times.first)
-	}
-	if times.n > 0 {
+	if times.first > afterMs {
 		return times
 	}
-	// passed has counted MaxBackfill times only, none of them later.
 	rest := span{}
-	for at, _ := p.after(afterMs); at != 0 && at <= times.last && rest.n < MaxBackfill; at, _ = p.after(at) {
+	for at, _ := p.after(afterMs); at != 0 && at <= times.last && rest.n < min(times.n, MaxBackfill); at, _ = p.after(at) {
 		rest.add(at)
 	}
 	rest.last = times.last
@@ -198,6 +189,14 @@ func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
 		p.expect(s, schemas.DecisionPaused, p.passed(s, nowMs-s.ExpectMs), 0, nowMs)
 	}
 	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool { return e.DeadlineMs > nowMs })
+}
+
+// resumeExpected ends the wait for successes that a pause has begun, if their deadlines are in the future: the cluster's
+// clock was set back. Later turns decide these nominal times again.
+func resumeExpected(s *schemas.Schedule, nowMs int64) {
+	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool {
+		return e.Kind == schemas.DecisionPaused && e.DeadlineMs > nowMs
+	})
 }
 
 // deadlineOf returns the deadline for a success of a run; 0 for none.

@@ -46,7 +46,7 @@ type schedule struct {
 	// watches are the nominal times that wait, or have waited, for a success. overdue are the
 	// overdue events that were claimed.
 	watches []*watch
-	// pauseWatchedMs is the last nominal time that a pause has added to watches.
+	// pauseWatchedMs is the last nominal time with an overdue event of a pause.
 	pauseWatchedMs int64
 	overdue        []*overdueEvent
 	// pausedMs and resumedMs are the cluster's times of the last pause and resume, changed

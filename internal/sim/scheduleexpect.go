@@ -40,6 +40,7 @@ type watch struct {
 	run        uint32 // 0 for none
 	// closed: there was an overdue event, or none is to come.
 	closed bool
+	pause  bool // added by a pause
 }
 
 func (x *watch) last() int64 { return x.times[len(x.times)-1] }
@@ -61,12 +62,18 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 	if kind == schemas.OperationPause && old.State != schemas.StatePaused {
 		s.dropWatches(op.AtMs)
 		if next, ms := old.Schedule.NextMs, r.Schedule.ExpectMs; next != 0 && ms != 0 {
-			times := c.expand(s, next, op.AtMs-ms)
-			c.watch(s, r, times, op.AtMs, 0)
-			// They may be due again if the cluster's clock is set back before the resume.
-			s.pauseWatchedMs = max(s.pauseWatchedMs, slices.Max(append(times, 0)))
+			had := len(s.watches)
+			c.watch(s, r, c.expand(s, next, op.AtMs-ms), op.AtMs, 0)
+			for _, x := range s.watches[had:] {
+				x.pause = true
+			}
 		}
 		return
+	}
+	if kind == schemas.OperationResume {
+		for _, x := range s.watches { // decided again, because the clock was set back
+			x.closed = x.closed || x.pause && x.deadlineMs > op.AtMs
+		}
 	}
 	if r.State == schemas.StateCancelled || r.State == schemas.StateFail || r.Schedule.ExpectMs == 0 {
 		s.dropWatches(0)
@@ -168,6 +175,9 @@ func (c *checker) alarmed(s *schedule, old, r *schemas.Record) {
 	for _, x := range s.watches {
 		if !x.closed && x.run == o.Run && o.FromMs <= x.times[0] && x.last() <= o.ToMs && x.deadlineMs <= o.DeadlineMs {
 			x.closed = true
+			if x.pause {
+				s.pauseWatchedMs = max(s.pauseWatchedMs, x.last())
+			}
 			count += len(x.times)
 			deadlineMs = max(deadlineMs, x.deadlineMs)
 		}
