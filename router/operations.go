@@ -252,7 +252,9 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
 			// The write was stored and its answer lost; its repetition was refused. Applied
 			// again, a trigger would fire twice. If another operation has changed the record
-			// since, f is applied to that: the two requests overlap, and this one ends last.
+			// since, f runs again on the new record. That is right for a pause, a resume or an
+			// update: the requests overlap, and this one comes last. A trigger or a backfill
+			// finds its request id and changes nothing.
 			return o.changed(&before, t), nil
 		}
 		before = t

@@ -65,12 +65,12 @@ func (o *Operations) Trigger(ctx context.Context, id schemas.TimerID, request ui
 }
 
 // Backfill starts a backfill of a schedule, and returns the nominal times that it fires; if
-// there are none, it changes nothing. Requests with the same id are one backfill. Errors: those of
-// Get, bad_request, conflict while another backfill is under way, already_done.
+// there are none, it changes nothing. A request whose id is in Progress.Requests changes nothing.
+// Errors: those of Get, bad_request, conflict while another backfill is under way, already_done.
 func (o *Operations) Backfill(ctx context.Context, id schemas.TimerID, q recurrence.BackfillRequest, by schemas.Caller) (t store.Timer, times []int64, err error) {
 	t, err = o.schedule(ctx, id, "backfill", func(p *recurrence.Plan, rec *schemas.Record) (edit, error) {
 		if slices.Contains(rec.Schedule.Requests, q.Request) {
-			return edit{unchanged: true}, nil // an earlier write of this call, whose answer was lost
+			return edit{unchanged: true}, nil // an earlier write of this request; its answer was lost
 		}
 		var err error
 		times, err = p.Backfill(rec, o.NowMs(), q, by)

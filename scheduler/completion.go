@@ -203,5 +203,6 @@ const (
 )
 
 func (t claimTime) slow(nowMs int64) bool {
-	return t.tookMs >= slowClaimMs && nowMs-t.atMs < claimTimeMs
+	ago := nowMs - t.atMs // below 0 after the clock was set back
+	return t.tookMs >= slowClaimMs && 0 <= ago && ago < claimTimeMs
 }

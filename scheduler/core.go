@@ -35,7 +35,8 @@ type CoreConfig struct {
 	Retention time.Duration
 	// Backlog is shared by the cores of a node; nil for a core that shares its processors with no other.
 	Backlog *Backlog
-	// Head is the last sequence of the shard's stream at the take-over; 0 if it is not known.
+	// Head is the last sequence of the shard's stream at the take-over; math.MaxUint64 if it is not known. See
+	// earlierClaims.
 	Head uint64
 	// Level is the format level that this node reads.
 	Level store.FormatLevel

@@ -41,7 +41,7 @@ import (
 //	failed now=T id=X [rev=N] [err=E]
 //	counted now=T waiting=N [id=X…] [last=N]    the count read up to revision last; without last, all
 //	pause, resume, drain now=T
-//	state now=T                    shows what a new owner would resume from
+//	state [earlier] now=T          shows what a new owner would resume from; with earlier, also for earlier claims
 //
 //	indexed now=T id=X tick=T ahead [err=E]    the index entry of a schedule's next due time
 //	looked now=T id=X [open] [err=E]           the result of a schedule's last run
@@ -185,7 +185,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		s.print(&out, s.core.Drain(now))
 	case "state":
-		s.state(&out)
+		s.state(&out, d.HasArg("earlier"))
 	default:
 		d.Fatalf(t, "unknown command %s", d.Cmd)
 	}
@@ -386,7 +386,8 @@ func (s *coreScript) err(t *testing.T, d *datadriven.TestData) error {
 	return err
 }
 
-func (s *coreScript) state(out *strings.Builder) {
+// state shows what a new owner would resume from; with earlier, also for the claims of earlier owners.
+func (s *coreScript) state(out *strings.Builder, earlier bool) {
 	var c store.Clock
 	s.core.Checkpoint(&c)
 	fmt.Fprintf(out, "low watermark %s, applied %d of %d, %d entries", at(c.TimeMs), c.Tail, c.Seen, s.core.Loaded())
@@ -395,7 +396,7 @@ func (s *coreScript) state(out *strings.Builder) {
 	} else {
 		fmt.Fprint(out, ", pending unknown")
 	}
-	if c.EarlierEpoch != 0 {
+	if c.EarlierEpoch != 0 && earlier {
 		fmt.Fprintf(out, ", for claims up to epoch %d applied %d", c.EarlierEpoch, c.EarlierTail)
 	}
 	fmt.Fprintln(out)

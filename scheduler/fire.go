@@ -95,7 +95,8 @@ func (k *Core) claimed(e *entry) {
 }
 
 // countClaim removes a timer from the number of pending timers if the tail delivers its
-// claim, or the final record of a rejected claim, before the result of that write arrives.
+// claim, or the final record of a rejected claim, before the result of that write arrives, or
+// after a reread has found the revision before it.
 // Otherwise the clock could have an applied offset that includes the write and a number that
 // does not, and the next owner's count would report a missing timer.
 func (k *Core) countClaim(t store.Timer) {
@@ -136,11 +137,11 @@ func (e *entry) noteUnclear() {
 	}
 }
 
-// replaced sets the revision of a claim that is stored. No other claim of the revision before it can be stored then.
+// replaced sets the revision of a claim that is stored. No other write of the revision before it can be stored then.
 func (e *entry) replaced(rev uint64) {
 	e.rev, e.fails = rev, 0
 	if e.extra != nil {
-		e.extra.unclearMs = 0
+		e.extra.unclearMs, e.extra.failedMs = 0, 0
 	}
 }
 
@@ -161,7 +162,7 @@ func (k *Core) hasUnclear() bool {
 	return false
 }
 
-// failing reports whether an ActFail of the entry was sent. Its answer may have been lost.
+// failing reports whether an ActFail of the entry's revision was sent. Its answer may have been lost.
 func (e *entry) failing() bool { return e.extra != nil && e.extra.failedMs != 0 }
 
 // inherit copies from an entry of the same revision, which e replaces, what is known of writes without an answer. If
@@ -170,8 +171,9 @@ func (e *entry) inherit(before *entry) {
 	if e.rev != before.rev || before.extra == nil {
 		return
 	}
-	if before.extra.failedMs != 0 {
-		e.more().failedMs = before.extra.failedMs
+	if before.failing() {
+		x := e.more()
+		x.failedMs, x.left = before.extra.failedMs, x.left || before.left()
 	}
 	if !before.unclear() {
 		return

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -33,6 +34,9 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	// Keep the previous owner's position in memory: inspections compare the stream with it.
 	s.seen.Store(max(s.seen.Load(), c.Seen))
 	s.end.Store(last)
+	if s.cfg.Core.Head = last; err != nil {
+		s.cfg.Core.Head = math.MaxUint64
+	}
 	expect := c.Expects()
 	s.expect.Store(&expect)
 	s.counted.Store(nil)

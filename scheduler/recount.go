@@ -341,7 +341,7 @@ func (k *Core) endsWait(r *schemas.Record) bool {
 // of a one-shot timer is in e.rec at once, that of a schedule is not.
 func (e *entry) waits() bool {
 	unclaimed := e.phase == phaseWaiting || e.phase == phaseReady || e.rec.Schedule != nil
-	return e.wasPending || e.rec.State == schemas.StatePending && unclaimed && !e.left()
+	return e.wasPending || e.rec.State.Waits() && unclaimed && !e.left()
 }
 
 // count ends the running count and starts another, if it is time.

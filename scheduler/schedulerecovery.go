@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"math"
+
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -31,7 +33,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	}
 	// An unclear claim may have been made before the schedule was due. Its entry must stay, so that the claim is
 	// completed if it is stored after all.
-	n := k.doneOrWoken(e, woken || e.unclear())
+	n := k.doneOrWoken(e, woken || e.unclear() || e.failing())
 	if n == nil {
 		return
 	}
@@ -89,31 +91,37 @@ func (k *Core) resumeClaims(t store.Timer) {
 //
 // An owner that died amid a claim has left the applied offset before LastRun.Before. The owner after
 // it may have moved the offset beyond that, and died too before its tail brought the claim, which has
-// a higher sequence. Then the clock has an offset of its own for claims of the first of these owners; see earlierClaims.
+// a higher sequence. For this case the clock of the second owner also has the offset of the first; see
+// earlierClaims. It counts for revisions that no owner has read before this term.
 //
-// A claim may also have been stored after the take-over. So a recent claim is completed also if its record has a
-// revision that no owner has read before this term. There are few of these, and within half of the dedup window the
-// stream itself refuses the second event of a run.
+// A claim may also have been stored long after the take-over. So a recent claim is completed also if its record has
+// such a revision. There are few of these, and within half of the dedup window the stream itself refuses the second
+// event of a run.
 func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
 	if l.Run == 0 || l.Epoch == k.epoch {
 		return false
 	}
 	unread := rev > k.from.Tail && k.now-l.ClaimedMs <= store.DedupWindowFor(k.cfg.Retention).Milliseconds()/2
-	return unread || l.After(k.cfg.Geometry, k.cfg.Geometry.Tick(k.from.TimeMs), k.from.AppliedFor(l.Epoch))
+	return unread || l.After(k.cfg.Geometry, k.cfg.Geometry.Tick(k.from.TimeMs), k.from.AppliedFor(l.Epoch, rev))
 }
 
-// maxReadHead bounds the time, in milliseconds, for which earlierClaims waits for the tail. In a shard without new
-// records the tail may not reach the end of the stream, which may be an index entry.
-const maxReadHead = 10 * 60 * 1000
+// Bounds of the time, in milliseconds, for which earlierClaims returns the offset. A write of an earlier owner may be
+// stored for as long as leastEarlier after the take-over. In a shard without new records the tail may not reach the end
+// of the stream, which may be an index entry.
+const (
+	leastEarlier = 30 * 1000
+	mostEarlier  = 60 * 60 * 1000
+)
 
-// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail: until the tail has reached the end that the stream
-// had at the take-over, the next owner completes the claims of the owners before this term from the offset from which
-// this term does.
+// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail. They are set until the tail has reached the end that
+// the stream had at the take-over. With them the next owner looks for claims of the owners before this term from the
+// same offset as this term.
 func (k *Core) earlierClaims() (epoch, tail uint64) {
-	if k.tailSeen >= max(k.cfg.Head, k.from.Seen) || k.now-k.fromMs >= maxReadHead {
+	read := k.tailSeen >= max(k.cfg.Head, k.from.Seen)
+	if took := k.now - k.fromMs; read && took >= leastEarlier || took >= mostEarlier {
 		return 0, 0
 	}
-	return k.epoch - 1, k.from.AppliedFor(k.from.EarlierEpoch)
+	return k.epoch - 1, k.from.AppliedFor(k.from.EarlierEpoch, math.MaxUint64)
 }
 
 // resume completes a claim, made at claimedMs, with check, once in a term. last is true for the last claim of the

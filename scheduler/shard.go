@@ -111,9 +111,7 @@ func (s *shard) own(ctx context.Context, lease *Lease, release <-chan struct{}) 
 		s: s, ctx: ctx, wake: s.wake,
 		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer), missing: make(chan int64, 1),
 	}
-	cfg := s.cfg
-	cfg.Core.Head = s.end.Load()
-	l.Term = newTerm(cfg, s.shardState, lease, l)
+	l.Term = newTerm(s.cfg, s.shardState, lease, l)
 	l.Start()
 	l.wg.Go(l.inspect)
 	l.run(release)

@@ -123,7 +123,9 @@ func (k *Core) fail(e *entry) {
 	}
 	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
 	rec.Body, rec.Deferral = schemas.Body{}, nil
-	e.more().failedMs = rec.DoneMs
+	if x := e.more(); x.failedMs == 0 || rec.DoneMs < x.failedMs { // the clock may have gone back
+		x.failedMs = rec.DoneMs
+	}
 	e.wasPending = e.rec.State.Waits() && !e.left()
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})
@@ -144,12 +146,11 @@ func (k *Core) onFailed(ev EvFailed) {
 	}
 }
 
-// isFailOf reports whether a final record is that of the entry's ActFail, whose answer was lost. The entry may have
-// claimed the timer again, after a reread had found the revision before it. It may
-// also be an earlier one of this term, which was counted then: a load has brought the revision
-// before it since, and this entry was refused again.
+// isFailOf reports whether a final record is that of an ActFail of the entry's revision, whose answer was lost. A final
+// record of this term that ended before is none: it was counted then. A load has brought the revision before it since,
+// and this entry was refused again.
 func (e *entry) isFailOf(r *schemas.Record) bool {
-	return r.State == schemas.StateFail && e.extra != nil && r.DoneMs == e.extra.failedMs
+	return r.State == schemas.StateFail && e.failing() && r.DoneMs >= e.extra.failedMs
 }
 
 // failed removes a timer whose claim was rejected from the number of pending timers, unless that

@@ -163,6 +163,47 @@ func TestRefusedClaimWithALateRecord(t *testing.T) {
 	}
 }
 
+// TestRefusedClaimReadBefore: the tail brings the late final record of a refused claim before the answer to a reread,
+// which found the revision before it. The timer is counted once.
+func TestRefusedClaimReadBefore(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+	stored := store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}
+	k.Step(now, EvTail{Timer: stored})
+	one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
+	one[ActReread](t, k.Step(now, EvClaimed{ID: tm.ID, Err: store.ErrRevision}))
+	k.Step(now, EvReread{ID: tm.ID, Timer: stored})
+	if n := k.pending.n; n != 0 || k.Loaded() != 0 {
+		t.Errorf("%d timers wait, %d entries", n, k.Loaded())
+	}
+}
+
+// TestRefusedClaimTwice: two final records of the same refused claim were sent. The first one is stored, after the
+// second was sent.
+func TestRefusedClaimTwice(t *testing.T) {
+	t.Parallel()
+	k, tm, now := claiming(t)
+	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	first := *one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID})).Record
+	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+	now++
+	one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
+	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	if second := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID})); second.Record.DoneMs == first.DoneMs {
+		t.Fatalf("both records end at %d", first.DoneMs)
+	}
+	stored := store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: first}
+	k.Step(now, EvTail{Timer: stored})
+	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: store.ErrRevision}))
+	k.Step(now, EvReread{ID: tm.ID, Timer: stored})
+	if n := k.pending.n; n != 0 || k.Loaded() != 0 {
+		t.Errorf("%d timers wait, %d entries", n, k.Loaded())
+	}
+}
+
 // TestNotRefusedForGood: a publish that may succeed later is repeated.
 func TestNotRefusedForGood(t *testing.T) {
 	for _, err := range []error{schemas.ErrUnavailable, schemas.ErrStoreFull, errSuspended, errors.New("any")} {

@@ -191,7 +191,7 @@ type TriggerRequest struct {
 	By    string `json:"by,omitempty"`
 	// Request names the request: up to MaxRequestName bytes. A repeated request with the same
 	// name asks for no other run, as long as it is one of the schedule's last MaxRequests
-	// triggers. Without a name each request is a run.
+	// triggers and backfills. Without a name each request is a run.
 	Request string `json:"request,omitempty"`
 }
 

@@ -72,7 +72,7 @@ func (t *term) config() scheduler.TermConfig {
 		Core: scheduler.CoreConfig{
 			Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
 			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, FirstInflight: max(p.maxInflight/4, 8), FirstFireAtOnce: 1 + p.maxInflight/32, FireAtOnce: 1 + p.maxInflight/8, Retention: p.retention, Backlog: t.n.backlog,
-			Level: t.n.client.Reads(), Zones: t.n.zones, Head: t.w.server.LastSeq(fake.StreamShard(t.shard)),
+			Level: t.n.client.Reads(), Zones: t.n.zones, Head: t.head(),
 		},
 		Trace:           t.trace,
 		LeaseCheckEvery: 1 + t.w.rng.IntN(maxLeaseCheckEvery),
@@ -91,6 +91,15 @@ func (t *term) config() scheduler.TermConfig {
 		c.Log = zerolog.New(t)
 	}
 	return c
+}
+
+// head returns the last sequence of the shard's stream; math.MaxUint64 if no leader could tell it.
+func (t *term) head() uint64 {
+	stream := fake.StreamShard(t.shard)
+	if l, known := t.w.net.leader[stream]; known && l < 0 {
+		return math.MaxUint64
+	}
+	return t.w.server.LastSeq(stream)
 }
 
 // Write puts a line of the term's log into the trace.

@@ -87,10 +87,9 @@ type Clock struct {
 	// Seen is the last sequence that the owner had read when it wrote the clock. It is
 	// greater than Tail while a record pins the offset.
 	Seen uint64 `json:"seen"`
-	// EarlierEpoch and EarlierTail are written until an owner has read the stream up to where it ended at the take-over.
-	// Owners of the epochs up to EarlierEpoch may have claimed runs of schedules after the sequence EarlierTail, which is
-	// below Tail, and died before they published them; see AppliedFor. EarlierEpoch is 0 if there are no such claims.
-	// Older builds write neither.
+	// EarlierTail is not above Tail. Owners of the epochs up to EarlierEpoch may have claimed runs of schedules after
+	// EarlierTail, and may have died before they published them. The owner writes both fields until its tail has reached
+	// the end that the stream had at the take-over. EarlierEpoch is 0 if they are not needed. Older builds write neither.
 	EarlierEpoch uint64 `json:"earlier_epoch,omitempty"`
 	EarlierTail  uint64 `json:"earlier_tail,omitempty"`
 	// LeaseMs is the owner's lease in milliseconds: another node may take the shard only
@@ -128,10 +127,10 @@ type Clock struct {
 	Ended uint64 `json:"ended,omitempty"`
 }
 
-// AppliedFor returns the applied offset for the claims of an epoch: whether an owner has completed a claim is not known
-// if the claim is in a revision after that sequence.
-func (c *Clock) AppliedFor(epoch uint64) uint64 {
-	if c.EarlierEpoch != 0 && epoch <= c.EarlierEpoch {
+// AppliedFor returns the applied offset for the claim of an epoch in revision rev of a record, or in an earlier one: the
+// event of a claim that was stored after this sequence may be missing.
+func (c *Clock) AppliedFor(epoch, rev uint64) uint64 {
+	if c.EarlierEpoch != 0 && epoch <= c.EarlierEpoch && rev > c.Tail {
 		return min(c.Tail, c.EarlierTail)
 	}
 	return c.Tail
