@@ -182,8 +182,8 @@ func (t *Term) lostTo(res *renewal) {
 // withdraw removes this node from a clock that releases the shard, and the number of pending timers if that may be wrong.
 func (t *Term) withdraw(c *store.Clock) {
 	c.Owner = ""
-	// Claims without a result may be stored, and the number lacks them.
-	c.PendingUnknown = c.PendingUnknown || !t.idle || t.core.hasUnclear()
+	// Claims without a result may be stored, and the number lacks them. Final records of fired timers do not change it.
+	c.PendingUnknown = c.PendingUnknown || t.core.inflight > 0 || t.core.hasUnclear()
 	if t.ended.looking {
 		// A record that the look deletes may be in the number, and the next owner does not find it.
 		c.PendingUnknown, c.Counted = true, false

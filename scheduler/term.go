@@ -151,7 +151,6 @@ type Term struct {
 	// until is the end of the current phase, on the monotonic clock. retryAt is the time of
 	// the next attempt to release the clock.
 	until, retryAt time.Duration
-	idle           bool // no write was in flight at the end of draining
 	over           bool // the clock is released, or the attempts have ended
 
 	// Results of the last checkLease.
@@ -409,7 +408,7 @@ func (t *Term) handOver() (wait time.Duration, more bool) {
 		if !t.core.Idle() && now < t.until {
 			return t.until - now, true
 		}
-		if t.idle = t.core.Idle(); !t.idle {
+		if !t.core.Idle() {
 			t.log.Warn().Dur("bound", drainBound).Msg("writes are still in flight at the release: the next owner checks whether their events were published")
 		}
 		// releaseBound starts when no write of the clock is in flight.
