@@ -33,8 +33,8 @@ type SearchQuery struct {
 type SearchPage = schemas.SearchReply
 
 // Search returns a page of timers from the search index of a node, including timers whose records have
-// expired. SearchPage.AsOf is a time up to which the index has every change. Nodes with role visibility
-// have an index. Errors: ErrBadRequest, ErrUnavailable, also if no node has an index.
+// expired. SearchPage.AsOf is a time: the index has each timer that has not changed since, as it is. Nodes with
+// role visibility have an index. Errors: ErrBadRequest, ErrUnavailable, also if no node has an index.
 func (c *Client) Search(ctx context.Context, q SearchQuery) (SearchPage, error) {
 	r := schemas.SearchRequest{
 		Q: q.Text, ID: q.ID, Source: q.Source, Type: q.Type, Service: q.Service, Group: q.Group, States: q.States, DueFrom: searchTime(q.DueFrom), DueTo: searchTime(q.DueTo),

@@ -48,7 +48,8 @@ type SearchRequest struct {
 type Freshness struct {
 	// From is FromHistory.
 	From string `json:"from"`
-	// AsOf is a time up to which the index has every change; zero, and absent, before it is known.
+	// AsOf is a time: the index has each timer that has not changed since, as it is. It is zero, and
+	// absent, before it is known.
 	AsOf time.Time `json:"as_of,omitzero"`
 	// Behind is an upper bound of the changes that the index lacks. CountsOnly is true while the
 	// index only counts, because timers change faster than it can be written.

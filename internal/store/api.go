@@ -88,8 +88,9 @@ type Clock struct {
 	// greater than Tail while a record pins the offset.
 	Seen uint64 `json:"seen"`
 	// EarlierTail is not above Tail. Owners of the epochs up to EarlierEpoch may have claimed runs of schedules after
-	// EarlierTail, and may have died before they published them. The owner writes both fields until its tail has reached
-	// the end that the stream had at the take-over. EarlierEpoch is 0 if they are not needed. Older builds write neither.
+	// EarlierTail, and may have died before they published them. The owner writes both fields until it has read the stream
+	// up to the end at its take-over and has completed the claims that it found; see scheduler.Core.earlierClaims.
+	// EarlierEpoch is 0 if they are not needed. Older builds write neither.
 	EarlierEpoch uint64 `json:"earlier_epoch,omitempty"`
 	EarlierTail  uint64 `json:"earlier_tail,omitempty"`
 	// LeaseMs is the owner's lease in milliseconds: another node may take the shard only
@@ -182,8 +183,8 @@ type Presence struct {
 
 // SearchState is how complete a node's search index is.
 type SearchState struct {
-	// AsOfMs is the time up to which it has every change, in Unix milliseconds; 0 before it is
-	// known.
+	// AsOfMs is a time in Unix milliseconds: it has each timer that has not changed since. 0 before it
+	// is known.
 	AsOfMs int64 `json:"as_of_ms"`
 	// Behind is an upper bound of the changes that it lacks, Entries the number of its entries.
 	Behind  uint64 `json:"behind,omitempty"`

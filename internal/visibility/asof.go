@@ -2,10 +2,11 @@ package visibility
 
 import "github.com/belfryio/belfry/internal/store"
 
-// asOf is the time up to which the store has every change of a shard.
+// asOf is a time of a shard: the store has each timer that has not changed since, as it is.
 //
 // In a shard that changes all the time, the follower never has all changes. So each look remembers where the stream
-// ended. Once the follower has read up to there, it has every change up to the time of that look.
+// ended. Once the follower has read up to there, the time of that look is the new one. A stream has only the newest record
+// of a key: a timer that has changed after the look may not be in the store yet, or as it was before.
 type asOf struct {
 	ms int64 // Unix milliseconds; 0 before it is known
 	// end is the sequence at which the stream ended at endMs; 0 for none.

@@ -6,7 +6,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// TestAsOf: the time up to which the store has every change, with and without a record after the offset.
+// TestAsOf: the time of the store, with and without a record after the offset.
 func TestAsOf(t *testing.T) {
 	t.Parallel()
 	var a asOf

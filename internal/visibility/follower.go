@@ -72,7 +72,7 @@ type follower struct {
 	// than they can be written.
 	yielded, catchesUp bool
 	caughtUp           time.Time
-	waited             bool // a tail has waited for room since the last noteBehind
+	waited             bool // a tail has waited for room in a queue below its whole bound since the last noteBehind
 	// rate is the number of changes a second since the last batch.
 	rate float64
 	// grown is the number of changes written since entries were removed.
@@ -454,10 +454,11 @@ func (f *follower) check(ctx context.Context) {
 }
 
 // noteBehind takes note of whether the follower still misses changes. behind is 0 if it has every record of the streams. While
-// timers change all the time it never has. Then it misses none if the queue has its whole bound, and no tail has waited for
-// room since the last call.
+// timers change all the time it never has. Then it counts as current if it does not read missed changes (catchingUp), the
+// queue has its whole bound, and no tail has waited for room in a smaller one since the last call.
 func (f *follower) noteBehind(behind uint64) {
-	if behind == 0 || f.queue.isWhole() && !f.waited {
+	m, _, _ := f.queue.state()
+	if behind == 0 || m == following && f.queue.isWhole() && !f.waited {
 		f.yielded = false
 		f.pace.recovered()
 	}

@@ -31,8 +31,8 @@ const (
 	readCost = 15 * time.Microsecond
 	// widenMost bounds the time, added up while the follower does not yield, until a throttled queue has its whole bound:
 	// otherwise a follower that yields again and again would neither catch up nor count. From then on the queue has
-	// its whole bound whenever the follower does not yield, until the follower has decided about a full queue, or misses no
-	// changes any more.
+	// its whole bound whenever the follower does not yield, until the follower has decided about a full queue, or is
+	// current (noteBehind).
 	widenMost = 6 * time.Second
 	// leastRows is the least limit of rows of a transaction, however slow writing is.
 	leastRows = 640
@@ -209,7 +209,7 @@ func (p *pacer) readable(now time.Time) (changes int) {
 	return changes
 }
 
-// recovered takes note that the follower has decided about a full queue, or that it misses no changes any more.
+// recovered takes note that the follower has decided about a full queue, or that it is current.
 func (p *pacer) recovered() { p.widening = 0 }
 
 // slice takes note of a number of rows that were written, in a transaction that continues, and returns how long to pause

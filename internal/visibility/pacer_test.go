@@ -483,7 +483,7 @@ func TestWidens(t *testing.T) {
 }
 
 // TestWidensAtLast: a follower that yields again and again catches up or counts after widenMost of the other times if its
-// tails fill the queue. If they do not, and few messages wait in the streams, its
+// tails fill the queue. If they do not, and it is current, its
 // queue is small after the next busy time.
 func TestWidensAtLast(t *testing.T) {
 	t.Parallel()

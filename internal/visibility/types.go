@@ -135,7 +135,7 @@ type Bucket struct {
 
 // Progress describes how complete the store is.
 type Progress struct {
-	// AsOf is a time up to which the store has every change; zero before the first one is known.
+	// AsOf is a time: the store has each timer that has not changed since, as it is. Zero before it is known.
 	AsOf time.Time
 	// Behind is the number of sequences in the shards' streams after the stored offsets, an upper
 	// bound of the changes that the store lacks.
@@ -189,7 +189,7 @@ type Change struct {
 type Offset struct {
 	Stream   string
 	Revision uint64
-	// AsOfMs is the time up to which the rows have every change of the shard, in Unix milliseconds.
+	// AsOfMs is a time in Unix milliseconds: each timer of the shard that has not changed since is in the rows, as it is.
 	AsOfMs int64
 }
 

@@ -293,7 +293,7 @@ class _SearchPageRequired(_OfHistory):
 
 
 class SearchPage(_SearchPageRequired, total=False):
-    """A page of a search. as_of is a time up to which the search index has every change."""
+    """A page of a search. The search index has each timer that has not changed since as_of."""
 
     as_of: str
     cursor: str
