@@ -68,6 +68,7 @@ const scriptStartMs = 1_800_000_000_000
 // coreScript is the state of one script.
 type coreScript struct {
 	core    *scheduler.Core
+	from    store.Clock // of the last own
 	names   map[schemas.TimerID]string
 	claims  map[schemas.TimerID]schemas.Record // the last claim of each timer
 	all     map[schemas.TimerID][]schemas.Record
@@ -211,7 +212,7 @@ func (s *coreScript) own(t *testing.T, d *datadriven.TestData) string {
 		EarlierEpoch: uint64(s.number(t, d, "earlier-epoch", 0)), EarlierTail: uint64(s.number(t, d, "earlier-applied", 0)),
 		PendingUnknown: d.HasArg("pending-unknown"), Pending: s.number(t, d, "pending", 0),
 	}
-	s.core = scheduler.NewCore(cfg, c, s.epoch)
+	s.core, s.from = scheduler.NewCore(cfg, c, s.epoch), c
 	var out strings.Builder
 	s.print(&out, s.core.Step(s.time(t, d, "now", c.TimeMs), scheduler.EvTick{}))
 	return out.String()
@@ -389,6 +390,9 @@ func (s *coreScript) err(t *testing.T, d *datadriven.TestData) error {
 // state shows what a new owner would resume from; with earlier, also for the claims of earlier owners.
 func (s *coreScript) state(out *strings.Builder, earlier bool) {
 	var c store.Clock
+	if earlier {
+		c = s.from // as a term does, whose clock never goes back
+	}
 	s.core.Checkpoint(&c)
 	fmt.Fprintf(out, "low watermark %s, applied %d of %d, %d entries", at(c.TimeMs), c.Tail, c.Seen, s.core.Loaded())
 	if pending, known := s.core.Pending(); known {

@@ -154,6 +154,7 @@ func (k *Core) onRecord(t store.Timer, tick int64, pin uint64) {
 	case t.Record.Pending():
 		k.take(t, tick, pin)
 	case t.Record.State == schemas.StateDelivered && t.Record.Epoch != k.epoch && t.Record.Schedule == nil:
+		k.countLoadedClaim(&t)
 		k.takeClaimed(t, tick, pin)
 	}
 }

@@ -321,6 +321,20 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
 }
 
+// countLoadedClaim is countEarlierClaim for a record that a load or a scan has found before the tail. This term completes
+// its timer, so the tail may never bring the claim. If the timer was counted, it waited then.
+func (k *Core) countLoadedClaim(t *store.Timer) {
+	p := &k.pending
+	if _, left := p.ahead[t.ID]; left || t.Rev <= k.tailSeen || !k.endsWait(&t.Record) || p.known && (!p.recounted || t.Rev <= p.from) {
+		return
+	}
+	if e := k.entries[t.ID]; e != nil && (e.rev >= t.Rev || e.phase != phaseWaiting && e.phase != phaseReady) {
+		return // known already, or the reread after this term's write counts it
+	}
+	p.leftAhead(t.ID, t.Rev, k.tailSeen)
+	p.read(t.ID, t.Rev, false, false) // a count may have read the claim
+}
+
 // endsWait reports whether a record may contain the write of an earlier owner that ended a timer's wait: a
 // claim, which for a schedule is the last one, or the final record of a rejected claim. That of a schedule has
 // no epoch, so it may also be this term's.

@@ -285,3 +285,39 @@ func TestVoidAfterTheCount(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadedClaim: a load finds a claim of an earlier owner that the tail has yet to bring. The count that runs has read the
+// timer before its claim, or the count has ended. The timer leaves the number once: also if the tail brings the claim, and if
+// the final record of this term has replaced it.
+func TestLoadedClaim(t *testing.T) {
+	t.Parallel()
+	for _, counted := range []bool{false, true} {
+		for _, replaced := range []bool{false, true} {
+			now := int64(1_800_000_000_000)
+			k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
+			k.Step(now, EvTick{})
+			claimed := pending("a", 25, now+10)
+			claimed.Record.State, claimed.Record.Queued, claimed.Record.FiredMs, claimed.Record.Epoch = schemas.StateDelivered, false, now, 1
+			count := func() { k.Step(now, EvCounted{Waiting: []uint64{store.CountKey(claimed.ID)}, Last: 20}) }
+			if counted {
+				count()
+			}
+			k.Step(now, EvLoaded{Load: store.Load{Complete: true, Timers: []store.Timer{claimed}}})
+			if !counted {
+				count()
+			}
+			if n, known := k.Pending(); !known || n != 0 {
+				t.Errorf("counted %t: after the load %d timers wait (%t)", counted, n, known)
+			}
+			last := claimed
+			if replaced {
+				last.Rev, last.Record.State = 30, schemas.StateSuccess
+			}
+			k.Step(now, EvTail{Timer: last})
+			k.Step(now, EvTail{Timer: pending("b", 31, now+3_600_000)})
+			if n, known := k.Pending(); !known || n != 1 {
+				t.Errorf("counted %t, replaced %t: after the tail %d timers wait (%t), want 1", counted, replaced, n, known)
+			}
+		}
+	}
+}

@@ -59,7 +59,7 @@ type recurring struct {
 	// open is true if the callback of the last run has no result. It is known if looked is
 	// true, after an ActLook.
 	looked, open bool
-	// waits is true if the schedule has waited for its calendars since its last plan.
+	// waits is true if the schedule has waited for its calendars, or could not be planned, since its last plan.
 	waits bool
 	// result is the result of a run whose deadline has passed; nil until the leader has
 	// answered. asked is the run of the ActLook in flight, 0 for the last run.
@@ -126,6 +126,7 @@ func (k *Core) turn(e *entry) {
 		}
 		plan := k.planOf(e)
 		if plan == nil {
+			r.waits = true
 			k.retryClaim(e)
 			return
 		}
@@ -175,10 +176,15 @@ func (k *Core) look(e *entry, run uint32) {
 		run = e.rec.Schedule.Last.Run
 	}
 	r := e.extra
+	// A look occupies a write in flight for its whole delay. So only a look that follows a failed one has a delay:
+	// schedules that have waited for a calendar must not stop other timers.
+	var delay time.Duration
 	if r.lookSeen == 0 {
 		r.lookSeen = max(k.stored, e.rev)
+	} else {
+		delay = k.backoff(int(e.fails))
 	}
-	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: k.backoff(int(e.fails))}
+	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: delay}
 	if r.behind > maxStaleRereads {
 		a.Seen = 0 // the stream has lost its newest messages
 	}

@@ -92,9 +92,9 @@ func (k *Core) resumeClaims(t store.Timer) {
 // An owner that died amid a claim has left the applied offset before LastRun.Before. The owner after
 // it may have moved the offset beyond that, and died too before its tail brought the claim, which has
 // a higher sequence. For this case the clock of the second owner also has the offset of the first; see
-// earlierClaims. It counts for revisions that no owner has read before this term.
+// earlierClaims. It counts for revisions after the applied offset of the clock.
 //
-// A claim may also have been stored long after the take-over. So a recent claim is completed also if its record has
+// A claim may also have been stored long after the take-over. So a recent claim is completed, too, if its record has
 // such a revision. There are few of these, and within half of the dedup window the stream itself refuses the second
 // event of a run.
 func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
@@ -113,12 +113,13 @@ const (
 	mostEarlier  = 60 * 60 * 1000
 )
 
-// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail. They are set until the tail has reached the end that
-// the stream had at the take-over. With them the next owner looks for claims of the owners before this term from the
-// same offset as this term.
+// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail. With them the next owner looks for claims of the
+// owners before this term from the same offset as this term. They are set until the tail has reached the end that
+// the stream had at the take-over, within leastEarlier and mostEarlier, and until this term has completed the claims
+// that it has found: their pins are before Clock.Tail, which never falls.
 func (k *Core) earlierClaims() (epoch, tail uint64) {
-	read := k.tailSeen >= max(k.cfg.Head, k.from.Seen)
-	if took := k.now - k.fromMs; read && took >= leastEarlier || took >= mostEarlier {
+	read, took := k.tailSeen >= max(k.cfg.Head, k.from.Seen), k.now-k.fromMs
+	if (read && took >= leastEarlier || took >= mostEarlier) && k.appliedOffset() >= k.from.Tail {
 		return 0, 0
 	}
 	return k.epoch - 1, k.from.AppliedFor(k.from.EarlierEpoch, math.MaxUint64)

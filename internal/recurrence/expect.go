@@ -136,7 +136,8 @@ func expectedFrom(s *schemas.Schedule) int64 {
 	return last
 }
 
-// later returns the nominal times of a span that are after a time. It counts at most MaxBackfill of them.
+// later returns the nominal times of a span that are after a time. If that is not the whole span, it counts at most
+// MaxBackfill of them.
 func (p *Plan) later(times span, afterMs int64) span {
 	if times.first > afterMs {
 		return times
@@ -191,12 +192,29 @@ func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
 	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool { return e.DeadlineMs > nowMs })
 }
 
-// resumeExpected ends the wait for successes that a pause has begun, if their deadlines are in the future: the cluster's
-// clock was set back. Later turns decide these nominal times again.
-func resumeExpected(s *schemas.Schedule, nowMs int64) {
-	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool {
-		return e.Kind == schemas.DecisionPaused && e.DeadlineMs > nowMs
-	})
+// resumeExpected ends the wait for successes that a pause has begun, for nominal times that are not decided and are in the
+// future again: the cluster's clock was set back. Later turns decide these.
+func (p *Plan) resumeExpected(s *schemas.Schedule, nowMs int64) {
+	last := max(nowMs, s.NextMs-1)
+	if s.NextMs == 0 {
+		return // all are decided
+	}
+	list := make([]schemas.Expected, 0, len(s.Expected))
+	for _, e := range s.Expected {
+		if e.Kind == schemas.DecisionPaused && e.ToMs > last {
+			to, ok := p.calendar.Prev(last + 1)
+			if !ok || to < e.FromMs {
+				continue
+			}
+			for at := to; at != 0 && at < e.ToMs && e.Count > 1; at, _ = p.after(at) {
+				e.Count--
+			}
+			e.DeadlineMs -= e.ToMs - to
+			e.ToMs = to
+		}
+		list = append(list, e)
+	}
+	s.Expected = list
 }
 
 // deadlineOf returns the deadline for a success of a run; 0 for none.

@@ -53,9 +53,9 @@ func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire,
 	}
 	s := rec.Schedule.Clone()
 	s.PauseNote, s.PausedUntilMs, s.CatchUp = "", nowMs, nil
-	resumeExpected(s, nowMs)
 	s.Counted, s.CountedMs, s.CaughtUp = 0, 0, 0
 	p.rezone(s, nowMs)
+	p.resumeExpected(s, nowMs)
 	if s.NextMs != 0 && s.NextDueMs <= nowMs {
 		s.CatchUp = &catchUp
 	}

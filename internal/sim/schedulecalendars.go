@@ -91,6 +91,9 @@ func (c *checker) possible(s *schedule) (out []*calendar.Schedule) {
 // known returns the nominal times with each version that an update stored now may follow for the
 // times until then: to an update, a calendar that does not exist has no dates.
 func (c *checker) known(s *schedule) (out []*calendar.Schedule) {
+	if !s.excludes {
+		return []*calendar.Schedule{s.cal}
+	}
 	rule := s.rules[s.ruleInForce]
 	for _, v := range c.w.calendars.since(c.w.now - int64(oldestCopy)) {
 		if cal, ok := s.calOf(v); ok {

@@ -444,7 +444,7 @@ func (c *checker) updated(s *schedule, old, r *schemas.Record, op *schemas.Opera
 	// A change of the calendars may have made a time that has passed the next run. The update
 	// follows that change first, and keeps the time if the new recurrence has it, too;
 	// plannedRight checks that.
-	kept := next > s.lastMs && next <= op.AtMs && slices.ContainsFunc(c.possible(s), func(cal *calendar.Schedule) bool { return isNominal(cal, next) })
+	kept := next > s.lastMs && next <= op.AtMs && slices.ContainsFunc(c.known(s), func(cal *calendar.Schedule) bool { return isNominal(cal, next) })
 	s.cal, s.applied[q.rule] = cal, true
 	s.ruleInForce, s.updatedAt = q.rule, c.w.now
 	c.w.trace("%s: %+v", s, *rule)

@@ -71,9 +71,7 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 		return
 	}
 	if kind == schemas.OperationResume {
-		for _, x := range s.watches { // decided again, because the clock was set back
-			x.closed = x.closed || x.pause && x.deadlineMs > op.AtMs
-		}
+		s.unwatch(max(op.AtMs, r.Schedule.NextMs-1), r.Schedule.NextMs)
 	}
 	if r.State == schemas.StateCancelled || r.State == schemas.StateFail || r.Schedule.ExpectMs == 0 {
 		s.dropWatches(0)
@@ -118,6 +116,23 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 	for _, x := range s.watches {
 		if !x.closed && x.run == 0 && x.last() == ran.nominalMs && x.deadlineMs > ran.claimedMs {
 			x.run = ran.number
+		}
+	}
+}
+
+// unwatch sees a resume. Nominal times of a pause that are later than a time are not decided: they are due again, because
+// the cluster's clock was set back. With the next run 0 all are decided.
+func (s *schedule) unwatch(lastMs, nextMs int64) {
+	for _, x := range s.watches {
+		if x.closed || !x.pause || nextMs == 0 || x.last() <= lastMs {
+			continue
+		}
+		was := x.last()
+		x.times = slices.DeleteFunc(slices.Clone(x.times), func(at int64) bool { return at > lastMs })
+		if x.closed = len(x.times) == 0; !x.closed {
+			x.deadlineMs -= was - x.last()
+		} else {
+			x.times = []int64{was}
 		}
 	}
 }
