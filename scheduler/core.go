@@ -211,10 +211,10 @@ func (k *Core) do(a Action) { k.actions = append(k.actions, a) }
 // format held it back; the sweeper works from that clock.
 func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
 	k.pending.checkpoint(c, k.tailSeen)
-	c.EarlierEpoch, c.EarlierTail = k.earlierClaims()
 	progress = *c
 	progress.TimeMs, progress.Tail = max(c.TimeMs, k.ProgressMs()), max(c.Tail, k.appliedOffset())
 	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.appliedOffset()))
+	c.EarlierEpoch, c.EarlierTail = k.earlierClaims(c.Tail)
 	if k.newer.count() > 0 {
 		c.Needs = max(c.Needs, k.cfg.Level+1)
 	}

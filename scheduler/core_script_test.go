@@ -68,7 +68,7 @@ const scriptStartMs = 1_800_000_000_000
 // coreScript is the state of one script.
 type coreScript struct {
 	core    *scheduler.Core
-	from    store.Clock // of the last own
+	from    store.Clock // the clock, as own and state earlier have left it
 	names   map[schemas.TimerID]string
 	claims  map[schemas.TimerID]schemas.Record // the last claim of each timer
 	all     map[schemas.TimerID][]schemas.Record
@@ -394,6 +394,9 @@ func (s *coreScript) state(out *strings.Builder, earlier bool) {
 		c = s.from // as a term does, whose clock never goes back
 	}
 	s.core.Checkpoint(&c)
+	if earlier {
+		s.from = c
+	}
 	fmt.Fprintf(out, "low watermark %s, applied %d of %d, %d entries", at(c.TimeMs), c.Tail, c.Seen, s.core.Loaded())
 	if pending, known := s.core.Pending(); known {
 		fmt.Fprintf(out, ", %d pending", pending)

@@ -306,10 +306,7 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	}
 	e, ahead := k.entries[t.ID], t.Rev > k.tailSeen
 	waited := e != nil && e.rev < t.Rev && e.waits()
-	// The timer may not be loaded yet. With moves or a history the record may be an old claim that was
-	// written again, or the claim of a replay.
-	first := !ahead && r.State == schemas.StateDelivered && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
-	if !waited && !first {
+	if !waited && (ahead || !isFirstClaim(r)) { // the timer may not be loaded yet
 		return
 	}
 	if waited {
@@ -321,8 +318,14 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
 }
 
+// isFirstClaim reports whether a record has the first claim of its timer, so that the timer waited before. With moves or a
+// history the record may be an old claim that was written again, or the claim of a replay.
+func isFirstClaim(r *schemas.Record) bool {
+	return r.State == schemas.StateDelivered && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
+}
+
 // countLoadedClaim is countEarlierClaim for a record that a load or a scan has found before the tail. This term completes
-// its timer, so the tail may never bring the claim. If the timer was counted, it waited then.
+// its timer, so the tail may never bring the claim.
 func (k *Core) countLoadedClaim(t *store.Timer) {
 	p := &k.pending
 	if _, left := p.ahead[t.ID]; left || t.Rev <= k.tailSeen || !k.endsWait(&t.Record) || p.known && (!p.recounted || t.Rev <= p.from) {
@@ -330,6 +333,8 @@ func (k *Core) countLoadedClaim(t *store.Timer) {
 	}
 	if e := k.entries[t.ID]; e != nil && (e.rev >= t.Rev || e.phase != phaseWaiting && e.phase != phaseReady) {
 		return // known already, or the reread after this term's write counts it
+	} else if p.known && !isFirstClaim(&t.Record) && (e == nil || !e.waits()) {
+		return // it did not wait when it was counted
 	}
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
 	p.read(t.ID, t.Rev, false, false) // a count may have read the claim

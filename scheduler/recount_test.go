@@ -321,3 +321,26 @@ func TestLoadedClaim(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadedRetry: a load finds the claim of a retry by an earlier owner, or an old claim that was written again. The timer did
+// not wait when it was counted.
+func TestLoadedRetry(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*schemas.Record){
+		"retry":         func(r *schemas.Record) { r.Attempt = 1 },
+		"written again": func(r *schemas.Record) { r.Moves = 1 },
+	} {
+		now := int64(1_800_000_000_000)
+		k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
+		k.Step(now, EvTick{})
+		k.Step(now, EvCounted{Last: 20})
+		claimed := pending("a", 25, now+10)
+		claimed.Record.State, claimed.Record.Queued, claimed.Record.FiredMs, claimed.Record.Epoch = schemas.StateDelivered, false, now, 1
+		change(&claimed.Record)
+		k.Step(now, EvLoaded{Load: store.Load{Complete: true, Timers: []store.Timer{claimed}}})
+		k.Step(now, EvTail{Timer: pending("b", 31, now+3_600_000)})
+		if n, known := k.Pending(); !known || n != 1 {
+			t.Errorf("%s: %d timers wait (%t), want 1", name, n, known)
+		}
+	}
+}

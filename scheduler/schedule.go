@@ -72,10 +72,11 @@ type recurring struct {
 	// may not know it. lookMs is the time of the last ActLook.
 	concluded uint32
 	lookMs    int64
-	// lookSeen is ActLook.Seen until a look succeeds, and 0 then. behind counts the successive answers that
+	// lookSeen is ActLook.Seen until a look succeeds, and 0 then. lookFails counts the looks that have failed since. behind counts the successive answers that
 	// were as of an earlier sequence.
-	lookSeen uint64
-	behind   int
+	lookSeen  uint64
+	lookFails int
+	behind    int
 
 	// unindexed is true for a run whose record may have no index entry: its create was not
 	// acknowledged, or an earlier owner has created it.
@@ -182,7 +183,7 @@ func (k *Core) look(e *entry, run uint32) {
 	if r.lookSeen == 0 {
 		r.lookSeen = max(k.stored, e.rev)
 	} else {
-		delay = k.backoff(int(e.fails))
+		delay = k.backoff(r.lookFails)
 	}
 	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: delay}
 	if r.behind > maxStaleRereads {
@@ -328,9 +329,9 @@ func (k *Core) onLooked(ev EvLooked) {
 		r.behind = 0
 	}
 	if ev.Err != nil {
-		e.countFailure()
+		r.lookFails = min(r.lookFails+1, maxFails)
 	} else {
-		e.fails, r.lookSeen = 0, 0
+		r.lookFails, r.lookSeen = 0, 0
 		if r.asked != 0 {
 			r.result = &recurrence.Result{Run: r.asked, State: ev.State, DoneMs: ev.DoneMs}
 		}

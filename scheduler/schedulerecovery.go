@@ -113,16 +113,18 @@ const (
 	mostEarlier  = 60 * 60 * 1000
 )
 
-// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail. With them the next owner looks for claims of the
-// owners before this term from the same offset as this term. They are set until the tail has reached the end that
-// the stream had at the take-over, within leastEarlier and mostEarlier, and until this term has completed the claims
-// that it has found: their pins are before Clock.Tail, which never falls.
-func (k *Core) earlierClaims() (epoch, tail uint64) {
+// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail for a clock with an applied offset. With them the next
+// owner looks for claims of the owners before this term from the same offset as this term, or from the first that this
+// term has not completed. They are set until the tail has reached the end that the stream had at the take-over, within
+// leastEarlier and mostEarlier. After that they are set while something pins a lower offset than that of the clock, which
+// never falls: a claim that this term has found and not completed.
+func (k *Core) earlierClaims(tail uint64) (epoch, earlier uint64) {
 	read, took := k.tailSeen >= max(k.cfg.Head, k.from.Seen), k.now-k.fromMs
-	if (read && took >= leastEarlier || took >= mostEarlier) && k.appliedOffset() >= k.from.Tail {
+	applied := k.appliedOffset()
+	if (read && took >= leastEarlier || took >= mostEarlier) && applied >= tail {
 		return 0, 0
 	}
-	return k.epoch - 1, k.from.AppliedFor(k.from.EarlierEpoch, math.MaxUint64)
+	return k.epoch - 1, min(k.from.AppliedFor(k.from.EarlierEpoch, math.MaxUint64), applied)
 }
 
 // resume completes a claim, made at claimedMs, with check, once in a term. last is true for the last claim of the

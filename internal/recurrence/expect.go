@@ -193,7 +193,7 @@ func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
 }
 
 // resumeExpected ends the wait for successes that a pause has begun, for nominal times that are not decided and are in the
-// future again: the cluster's clock was set back. Later turns decide these.
+// future again: the cluster's clock was set back. Later turns decide these. It counts at most MaxBackfill of the others.
 func (p *Plan) resumeExpected(s *schemas.Schedule, nowMs int64) {
 	last := max(nowMs, s.NextMs-1)
 	if s.NextMs == 0 {
@@ -206,11 +206,12 @@ func (p *Plan) resumeExpected(s *schemas.Schedule, nowMs int64) {
 			if !ok || to < e.FromMs {
 				continue
 			}
-			for at := to; at != 0 && at < e.ToMs && e.Count > 1; at, _ = p.after(at) {
-				e.Count--
+			n := uint32(0)
+			for at := e.FromMs; at != 0 && at <= to && n < min(e.Count, MaxBackfill); at, _ = p.after(at) {
+				n++
 			}
 			e.DeadlineMs -= e.ToMs - to
-			e.ToMs = to
+			e.ToMs, e.Count = to, max(n, 1)
 		}
 		list = append(list, e)
 	}
