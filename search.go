@@ -33,7 +33,7 @@ type SearchQuery struct {
 type SearchPage = schemas.SearchReply
 
 // Search returns a page of timers from the search index of a node, including timers whose records have
-// expired. SearchPage.AsOf is a time: the index has each timer that has not changed since, as it is. Nodes with
+// expired. Each timer that has not changed since SearchPage.AsOf is in the index in its current state. Nodes with
 // role visibility have an index. Errors: ErrBadRequest, ErrUnavailable, also if no node has an index.
 func (c *Client) Search(ctx context.Context, q SearchQuery) (SearchPage, error) {
 	r := schemas.SearchRequest{

@@ -251,13 +251,13 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		}
 		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
 			// The write was stored and its answer lost; its repetition was refused. Applied
-			// again, a trigger would fire twice. If another operation has changed the record
-			// since, f runs again on the new record. That is right for a pause, a resume or an
-			// update: the requests overlap, and this one comes last. A trigger or a backfill
-			// finds its request id and changes nothing.
+			// again, a trigger would fire twice.
 			return o.changed(&before, t), nil
 		}
 		before = t
+		// If another operation has changed the record since a write without an answer, f runs again. That is
+		// correct for a pause, a resume and an update: the two requests overlap, so either order is valid.
+		// A trigger and a backfill find their request id in Progress.Requests and change nothing.
 		var e edit
 		if err = o.checkRevision(t.Rev); err == nil {
 			e, err = f(&t.Record, t.Rev)

@@ -41,7 +41,8 @@ import (
 //	failed now=T id=X [rev=N] [err=E]
 //	counted now=T waiting=N [id=X…] [last=N]    the count read up to revision last; without last, all
 //	pause, resume, drain now=T
-//	state [earlier] now=T          shows what a new owner would resume from; with earlier, also for earlier claims
+//	state [earlier] now=T          shows the clock from which a new owner would resume; with earlier, writes it as a term
+//	                               does, and also shows EarlierEpoch and EarlierTail
 //
 //	indexed now=T id=X tick=T ahead [err=E]    the index entry of a schedule's next due time
 //	looked now=T id=X [open] [err=E]           the result of a schedule's last run
@@ -68,7 +69,7 @@ const scriptStartMs = 1_800_000_000_000
 // coreScript is the state of one script.
 type coreScript struct {
 	core    *scheduler.Core
-	from    store.Clock // the clock, as own and state earlier have left it
+	from    store.Clock // the clock that own has set, or that state earlier has written
 	names   map[schemas.TimerID]string
 	claims  map[schemas.TimerID]schemas.Record // the last claim of each timer
 	all     map[schemas.TimerID][]schemas.Record
@@ -387,11 +388,11 @@ func (s *coreScript) err(t *testing.T, d *datadriven.TestData) error {
 	return err
 }
 
-// state shows what a new owner would resume from; with earlier, also for the claims of earlier owners.
+// state shows the clock from which a new owner would resume. With earlier it writes the clock, as a term does.
 func (s *coreScript) state(out *strings.Builder, earlier bool) {
 	var c store.Clock
 	if earlier {
-		c = s.from // as a term does, whose clock never goes back
+		c = s.from // a term's clock never decreases
 	}
 	s.core.Checkpoint(&c)
 	if earlier {

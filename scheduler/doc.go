@@ -81,8 +81,8 @@
 //     claimwindow.go.
 //   - In a burst the events come before the final records. A final record waits while due timers of its
 //     shard wait for their claims. It waits for ten seconds at most while another shard of the node is
-//     claiming due timers, and for half a second at most while timers of its shard fire and claims are slow.
-//     Bounds and exceptions are in completion.go and backlog.go.
+//     claiming due timers. While timers of its shard fire and claims are slow, it waits until the oldest one in the
+//     queue is half a second old. Bounds and exceptions are in completion.go and backlog.go.
 //
 // # Failures
 //

@@ -69,13 +69,13 @@ type extra struct {
 	// firedMsBefore is the time of firing that the claim in flight replaces: that of the claim
 	// before a retry. It is 0 for most claims.
 	firedMsBefore int64
-	// failedMs is the earliest end in the final record of an ActFail of this revision; 0 for none.
+	// failedMs is the earliest DoneMs of the ActFails of this revision; 0 for none.
 	failedMs int64
 	// unclearMs is the earliest time in a claim of this revision that got no answer; 0 for none. Such a claim may
 	// still be stored. The entry may have made another decision since. See isLateClaim.
 	unclearMs int64
-	// left is true if the number of pending timers no longer includes the timer, because another claim
-	// than the entry's was stored: that of an earlier owner, or an unclear one, or the final record of a rejected claim.
+	// left is true if the number of pending timers no longer includes the timer, because another write was
+	// stored: a claim of an earlier owner, an unclear claim, or the final record of a rejected claim.
 	left bool
 	recurring
 }

@@ -137,7 +137,7 @@ func (e *entry) noteUnclear() {
 	}
 }
 
-// replaced sets the revision of a claim that is stored. No other write of the revision before it can be stored then.
+// replaced sets the revision of a claim that is stored. No other write that expects the revision before it can succeed then.
 func (e *entry) replaced(rev uint64) {
 	e.rev, e.fails = rev, 0
 	if e.extra != nil {
@@ -151,8 +151,8 @@ func (e *entry) unclear() bool { return e.extra != nil && e.extra.unclearMs != 0
 // isUnclear reports whether a claim of a time may be an unclear one of the entry.
 func (e *entry) isUnclear(claimedMs int64) bool { return e.unclear() && claimedMs >= e.extra.unclearMs }
 
-// hasUnclear reports whether a claim, or the final record of a rejected claim, may still be stored that got no
-// answer.
+// hasUnclear reports whether a write without an answer may still be stored: a claim, or the final record of a rejected
+// claim.
 func (k *Core) hasUnclear() bool {
 	for _, e := range k.entries {
 		if e.unclear() || e.failing() && e.waits() {
@@ -166,7 +166,7 @@ func (k *Core) hasUnclear() bool {
 func (e *entry) failing() bool { return e.extra != nil && e.extra.failedMs != 0 }
 
 // inherit copies from an entry of the same revision, which e replaces, what is known of writes without an answer. If
-// the tail has brought the unclear claim already, the number of pending timers no longer includes the timer.
+// the tail has brought the unclear claim, or the final record of a rejected claim, the number of pending timers no longer includes the timer.
 func (e *entry) inherit(before *entry) {
 	if e.rev != before.rev || before.extra == nil {
 		return

@@ -318,14 +318,15 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
 }
 
-// isFirstClaim reports whether a record has the first claim of its timer, so that the timer waited before. With moves or a
-// history the record may be an old claim that was written again, or the claim of a replay.
+// isFirstClaim reports whether a record certainly has the first claim of its timer, so that the number of pending timers
+// included the timer until then. It is false for retries and deferrals, and for records with moves or a history: these may be
+// an old claim that was written again, or the claim of a replay.
 func isFirstClaim(r *schemas.Record) bool {
 	return r.State == schemas.StateDelivered && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
 }
 
-// countLoadedClaim is countEarlierClaim for a record that a load or a scan has found before the tail. This term completes
-// its timer, so the tail may never bring the claim.
+// countLoadedClaim is countEarlierClaim for a record that a load or a scan has found before the tail. This term's final
+// record may replace the claim in the stream, so the tail may never bring the claim.
 func (k *Core) countLoadedClaim(t *store.Timer) {
 	p := &k.pending
 	if _, left := p.ahead[t.ID]; left || t.Rev <= k.tailSeen || !k.endsWait(&t.Record) || p.known && (!p.recounted || t.Rev <= p.from) {
@@ -337,7 +338,7 @@ func (k *Core) countLoadedClaim(t *store.Timer) {
 		return // it did not wait when it was counted
 	}
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
-	p.read(t.ID, t.Rev, false, false) // a count may have read the claim
+	p.read(t.ID, t.Rev, false, false) // a running count may have read the claim, or the revision before it
 }
 
 // endsWait reports whether a record may contain the write of an earlier owner that ended a timer's wait: a

@@ -182,7 +182,8 @@ func (t *Term) lostTo(res *renewal) {
 // withdraw removes this node from a clock that releases the shard, and the number of pending timers if that may be wrong.
 func (t *Term) withdraw(c *store.Clock) {
 	c.Owner = ""
-	// Claims without a result may be stored, and the number lacks them. Final records of fired timers do not change it.
+	// A claim, or the final record of a rejected claim, may be stored although its result has not arrived. The number still
+	// includes its timer. The final record of a fired timer does not change the number.
 	c.PendingUnknown = c.PendingUnknown || t.core.inflight > 0 || t.core.hasUnclear()
 	if t.ended.looking {
 		// A record that the look deletes may be in the number, and the next owner does not find it.

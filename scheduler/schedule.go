@@ -59,7 +59,7 @@ type recurring struct {
 	// open is true if the callback of the last run has no result. It is known if looked is
 	// true, after an ActLook.
 	looked, open bool
-	// waits is true if the schedule has waited for its calendars, or could not be planned, since its last plan.
+	// waits is true if the schedule has waited for its calendars, or could not be planned, since its last turn.
 	waits bool
 	// result is the result of a run whose deadline has passed; nil until the leader has
 	// answered. asked is the run of the ActLook in flight, 0 for the last run.
@@ -72,7 +72,7 @@ type recurring struct {
 	// may not know it. lookMs is the time of the last ActLook.
 	concluded uint32
 	lookMs    int64
-	// lookSeen is ActLook.Seen until a look succeeds, and 0 then. lookFails counts the looks that have failed since. behind counts the successive answers that
+	// lookSeen is ActLook.Seen of the looks since the last success, and 0 after one. lookFails counts the failed looks since then. behind counts the successive answers that
 	// were as of an earlier sequence.
 	lookSeen  uint64
 	lookFails int
@@ -177,8 +177,8 @@ func (k *Core) look(e *entry, run uint32) {
 		run = e.rec.Schedule.Last.Run
 	}
 	r := e.extra
-	// A look occupies a write in flight for its whole delay. So only a look that follows a failed one has a delay:
-	// schedules that have waited for a calendar must not stop other timers.
+	// A delayed look counts as a write in flight during its delay, and so holds up other timers. Only a look that
+	// follows a failed one is delayed.
 	var delay time.Duration
 	if r.lookSeen == 0 {
 		r.lookSeen = max(k.stored, e.rev)

@@ -94,9 +94,9 @@ func (k *Core) resumeClaims(t store.Timer) {
 // a higher sequence. For this case the clock of the second owner also has the offset of the first; see
 // earlierClaims. It counts for revisions after the applied offset of the clock.
 //
-// A claim may also have been stored long after the take-over. So a recent claim is completed, too, if its record has
-// such a revision. There are few of these, and within half of the dedup window the stream itself refuses the second
-// event of a run.
+// That offset does not cover a claim that was stored later than leastEarlier. So the term also completes a recent claim
+// whose record has a revision above the applied offset of the clock. There are few of these. Within half of the dedup
+// window the stream itself rejects the second event of a run.
 func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
 	if l.Run == 0 || l.Epoch == k.epoch {
 		return false
@@ -105,19 +105,19 @@ func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
 	return unread || l.After(k.cfg.Geometry, k.cfg.Geometry.Tick(k.from.TimeMs), k.from.AppliedFor(l.Epoch, rev))
 }
 
-// Bounds of the time, in milliseconds, for which earlierClaims returns the offset. A write of an earlier owner may be
-// stored for as long as leastEarlier after the take-over. In a shard without new records the tail may not reach the end
-// of the stream, which may be an index entry.
+// leastEarlier is how late after the take-over a write of an earlier owner is expected to be stored at most. mostEarlier bounds
+// the wait until the tail has reached the end of the stream: the last message may be an index entry, which the tail does
+// not deliver. Both are in milliseconds.
 const (
 	leastEarlier = 30 * 1000
 	mostEarlier  = 60 * 60 * 1000
 )
 
-// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail for a clock with an applied offset. With them the next
-// owner looks for claims of the owners before this term from the same offset as this term, or from the first that this
-// term has not completed. They are set until the tail has reached the end that the stream had at the take-over, within
-// leastEarlier and mostEarlier. After that they are set while something pins a lower offset than that of the clock, which
-// never falls: a claim that this term has found and not completed.
+// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail for a clock with the applied offset tail; zeros if the next
+// owner does not need them. EarlierTail is the lower of the offset from which this term looked for earlier claims, and the
+// present applied offset. The fields are set until the tail has reached the end of the stream at the take-over, for leastEarlier
+// at least. After mostEarlier they no longer wait for the tail. In both cases they stay set while a pin is below tail: Clock.Tail
+// never decreases, so a claim that this term has found late may be below it.
 func (k *Core) earlierClaims(tail uint64) (epoch, earlier uint64) {
 	read, took := k.tailSeen >= max(k.cfg.Head, k.from.Seen), k.now-k.fromMs
 	applied := k.appliedOffset()

@@ -146,9 +146,9 @@ func (k *Core) onFailed(ev EvFailed) {
 	}
 }
 
-// isFailOf reports whether a final record is that of an ActFail of the entry's revision, whose answer was lost. A final
-// record of this term that ended before is none: it was counted then. A load has brought the revision before it since,
-// and this entry was refused again.
+// isFailOf reports whether a record is the final record of an ActFail for the entry's revision, whose result may be lost or not
+// here yet. A record with an earlier DoneMs is that of an earlier ActFail of this term, which was counted: a load has brought
+// the old revision again, and JetStream has rejected it again.
 func (e *entry) isFailOf(r *schemas.Record) bool {
 	return r.State == schemas.StateFail && e.failing() && r.DoneMs >= e.extra.failedMs
 }

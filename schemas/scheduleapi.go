@@ -190,8 +190,8 @@ type TriggerRequest struct {
 	Allow bool   `json:"allow,omitempty"`
 	By    string `json:"by,omitempty"`
 	// Request names the request: up to MaxRequestName bytes. A repeated request with the same
-	// name asks for no other run, as long as it is one of the schedule's last MaxRequests
-	// triggers and backfills. Without a name each request is a run.
+	// name starts no second run while the first one is among the schedule's last MaxRequests triggers
+	// and backfills. Without a name each request is a run.
 	Request string `json:"request,omitempty"`
 }
 

@@ -48,8 +48,8 @@ type SearchRequest struct {
 type Freshness struct {
 	// From is FromHistory.
 	From string `json:"from"`
-	// AsOf is a time: the index has each timer that has not changed since, as it is. It is zero, and
-	// absent, before it is known.
+	// AsOf: each timer that has not changed since this time is in the index in its current state. It is
+	// zero, and absent, before it is known.
 	AsOf time.Time `json:"as_of,omitzero"`
 	// Behind is an upper bound of the changes that the index lacks. CountsOnly is true while the
 	// index only counts, because timers change faster than it can be written.

@@ -145,7 +145,7 @@ export interface Timer {
   maxattempts: number;
   /** The record has expired, and the answer comes from the search index. */
   from?: "history";
-  /** With from: the search index has each timer that has not changed since this time. */
+  /** With from: each timer that has not changed since this time is in the search index in its current state. */
   as_of?: string;
   /** Which node claimed the timer, and where its event is; only from get with claim. */
   claim?: Claim;
@@ -340,7 +340,7 @@ export interface TimerPage {
 /** A page of a search. */
 export interface SearchPage {
   from: "history";
-  /** The search index has each timer that has not changed since this time. */
+  /** Each timer that has not changed since this time is in the search index in its current state. */
   as_of?: string;
   /** An upper bound of the changes that the search index lacks. */
   behind: number;

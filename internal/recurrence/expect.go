@@ -21,11 +21,10 @@ import (
 // Progress.Alarm. All of this is part of the compare-and-set of the turn.
 //
 // The nominal times of a pause have no overdue event. Neither have nominal times whose deadline
-// is after the schedule was paused or cancelled. So a pause adds the nominal times before it
-// whose deadlines have passed (pauseExpected). A later decision adds none of the nominal times
-// before the resume. It also adds none that have the event of a pause: such times are due again
-// if the cluster's clock is set back (expectedFrom). Runs of triggers and backfills have no
-// deadline.
+// is after the schedule was paused or cancelled. A pause adds the nominal times before it whose
+// deadlines have passed to Expected (pauseExpected). Later decisions skip nominal times before the
+// last resume, and nominal times with an overdue event of a pause, which are due again if the
+// cluster's clock is set back (expectedFrom). Runs of triggers and backfills have no deadline.
 
 // Result is the state of a run's record, read after the run's deadline.
 type Result struct {
@@ -124,8 +123,8 @@ func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span
 	}
 }
 
-// expectedFrom returns the last instant about whose deadlines a pause has decided: that of the last resume, or a later
-// nominal time that has the overdue event of a pause.
+// expectedFrom returns the last nominal time that expect must skip: the time of the last resume, or the end of the latest overdue
+// event of a pause if that is later. It knows the last schemas.MaxOverdue events.
 func expectedFrom(s *schemas.Schedule) int64 {
 	last := s.PausedUntilMs
 	for _, o := range s.Overdue {
@@ -136,8 +135,7 @@ func expectedFrom(s *schemas.Schedule) int64 {
 	return last
 }
 
-// later returns the nominal times of a span that are after a time. If that is not the whole span, it counts at most
-// MaxBackfill of them.
+// later returns the part of a span that is after a time. If it cuts the span, it counts at most MaxBackfill nominal times.
 func (p *Plan) later(times span, afterMs int64) span {
 	if times.first > afterMs {
 		return times
@@ -192,8 +190,9 @@ func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
 	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool { return e.DeadlineMs > nowMs })
 }
 
-// resumeExpected ends the wait for successes that a pause has begun, for nominal times that are not decided and are in the
-// future again: the cluster's clock was set back. Later turns decide these. It counts at most MaxBackfill of the others.
+// resumeExpected removes nominal times that a pause has added to Expected, if they are not decided and are after nowMs: the
+// cluster's clock was set back during the pause. Later turns decide them. If an entry keeps some of its nominal times, its Count is
+// at most MaxBackfill.
 func (p *Plan) resumeExpected(s *schemas.Schedule, nowMs int64) {
 	last := max(nowMs, s.NextMs-1)
 	if s.NextMs == 0 {

@@ -53,7 +53,7 @@ type schedule struct {
 	// is the true time of the last change by a client.
 	pausedMs, resumedMs int64
 	changed             int64
-	latest              *request // whose operation was stored last
+	latest              *request // the request whose operation was stored last
 
 	// excludes: all of the rules exclude calendars. ruleInForce is the one of the stored
 	// recurrence. cals are the nominal times by rule and version of the calendars. All times up

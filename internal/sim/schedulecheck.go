@@ -128,9 +128,9 @@ func newOperation(was, now []schemas.Operation) *schemas.Operation {
 	return &now[n-1]
 }
 
-// overwrites reports whether an operation may be stored again by the same request, after another operation: its first
-// answer was lost, and the repeated write was refused because of the other operation. The request then overwrites it,
-// as one does that came later. A second trigger or backfill would fire again.
+// overwrites reports whether one request may be stored twice. Its first write had no answer, another operation was stored next,
+// and the repeated write conflicted with that. For an update, a pause or a resume the repetition is a valid later write. A trigger
+// or a backfill must be stored once, because it would fire again.
 func overwrites(k schemas.OperationKind) bool {
 	return k == schemas.OperationUpdate || k == schemas.OperationPause || k == schemas.OperationResume
 }

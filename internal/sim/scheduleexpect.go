@@ -120,8 +120,8 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 	}
 }
 
-// unwatch sees a resume. Nominal times of a pause that are later than a time are not decided: they are due again, because
-// the cluster's clock was set back. With the next run 0 all are decided.
+// unwatch updates the watches at a resume. It removes nominal times of a pause after lastMs: they are not decided, because the
+// cluster's clock was set back. nextMs is 0 if all nominal times are decided.
 func (s *schedule) unwatch(lastMs, nextMs int64) {
 	for _, x := range s.watches {
 		if x.closed || !x.pause || nextMs == 0 || x.last() <= lastMs {

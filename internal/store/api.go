@@ -87,10 +87,9 @@ type Clock struct {
 	// Seen is the last sequence that the owner had read when it wrote the clock. It is
 	// greater than Tail while a record pins the offset.
 	Seen uint64 `json:"seen"`
-	// EarlierTail is not above Tail. Owners of the epochs up to EarlierEpoch may have claimed runs of schedules after
-	// EarlierTail, and may have died before they published them. The owner writes both fields until it has read the stream
-	// up to the end at its take-over and has completed the claims that it found; see scheduler.Core.earlierClaims.
-	// EarlierEpoch is 0 if they are not needed. Older builds write neither.
+	// EarlierTail is not above Tail. Owners of the epochs up to EarlierEpoch may have claimed runs or overdue events of
+	// schedules after EarlierTail, and may have died before they published them. EarlierEpoch is 0 if there are no such
+	// claims. scheduler.Core.earlierClaims has the rule. Older builds write neither field.
 	EarlierEpoch uint64 `json:"earlier_epoch,omitempty"`
 	EarlierTail  uint64 `json:"earlier_tail,omitempty"`
 	// LeaseMs is the owner's lease in milliseconds: another node may take the shard only
@@ -128,8 +127,8 @@ type Clock struct {
 	Ended uint64 `json:"ended,omitempty"`
 }
 
-// AppliedFor returns the applied offset for the claim of an epoch in revision rev of a record, or in an earlier one: the
-// event of a claim that was stored after this sequence may be missing.
+// AppliedFor returns the applied offset that applies to a claim by an owner of an epoch. rev is the revision of the record in
+// which the claim was found. If LastRun.Before is above the returned offset, the event of the claim may be missing.
 func (c *Clock) AppliedFor(epoch, rev uint64) uint64 {
 	if c.EarlierEpoch != 0 && epoch <= c.EarlierEpoch && rev > c.Tail {
 		return min(c.Tail, c.EarlierTail)
@@ -183,8 +182,8 @@ type Presence struct {
 
 // SearchState is how complete a node's search index is.
 type SearchState struct {
-	// AsOfMs is a time in Unix milliseconds: it has each timer that has not changed since. 0 before it
-	// is known.
+	// AsOfMs: each timer that has not changed since this time, in Unix milliseconds, is in the index in
+	// its current state. 0 before it is known.
 	AsOfMs int64 `json:"as_of_ms"`
 	// Behind is an upper bound of the changes that it lacks, Entries the number of its entries.
 	Behind  uint64 `json:"behind,omitempty"`

@@ -2,11 +2,11 @@ package visibility
 
 import "github.com/belfryio/belfry/internal/store"
 
-// asOf is a time of a shard: the store has each timer that has not changed since, as it is.
+// asOf is the as-of time of a shard. Each timer that has not changed since this time is in the index in its current state.
 //
-// In a shard that changes all the time, the follower never has all changes. So each look remembers where the stream
-// ended. Once the follower has read up to there, the time of that look is the new one. A stream has only the newest record
-// of a key: a timer that has changed after the look may not be in the store yet, or as it was before.
+// A shard that changes all the time is never read completely. So asOf records where the stream ends, and when. Once the
+// stored offset has reached that sequence, the recorded time becomes the as-of time, and asOf records the next end. A
+// stream keeps only the newest record of a key, so a timer that has changed after that time may be absent or outdated.
 type asOf struct {
 	ms int64 // Unix milliseconds; 0 before it is known
 	// end is the sequence at which the stream ended at endMs; 0 for none.
@@ -14,8 +14,8 @@ type asOf struct {
 	endMs int64
 }
 
-// look takes note of the shard's offset, and of the end of its stream at the moment. more is true if the stream has a record
-// after the offset.
+// look updates the as-of time. offset is the shard's stored offset, newest the present end of its stream. more is true if the
+// stream has a record after the offset.
 func (a *asOf) look(offset uint64, newest store.Newest, more bool) {
 	switch {
 	case !more:

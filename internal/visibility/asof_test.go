@@ -6,7 +6,8 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// TestAsOf: the time of the store, with and without a record after the offset.
+// TestAsOf: the as-of time becomes a recorded time once the offset has reached its end, or now if no record follows. It never
+// goes back.
 func TestAsOf(t *testing.T) {
 	t.Parallel()
 	var a asOf

@@ -453,8 +453,8 @@ func (f *follower) check(ctx context.Context) {
 	})
 }
 
-// noteBehind takes note of whether the follower still misses changes. behind is 0 if it has every record of the streams. While
-// timers change all the time it never has. Then it counts as current if it does not read missed changes (catchingUp), the
+// noteBehind ends the consequences of a yield (yielded, pacer.widening) if the follower is current. behind is 0 if it has every
+// record of the streams. While timers change all the time it never has. Then it counts as current if it does not read missed changes (catchingUp), the
 // queue has its whole bound, and no tail has waited for room in a smaller one since the last call.
 func (f *follower) noteBehind(behind uint64) {
 	m, _, _ := f.queue.state()

@@ -32,7 +32,7 @@ func newMetrics(r prometheus.Registerer, progress func() Progress) (*metrics, er
 		gauge("visibility_entries", "Entries of the search index.", func(p Progress) float64 { return float64(p.Rows) }),
 		gauge("visibility_bytes", "Size of the file of the search index, in bytes.", func(p Progress) float64 { return float64(p.Bytes) }),
 		gauge("visibility_behind", "Sequences of the shards' streams after the offsets of the search index, an upper bound of the changes that it lacks.", func(p Progress) float64 { return float64(p.Behind) }),
-		gauge("visibility_as_of_seconds", "Time in seconds since 1970: the search index has each timer that has not changed since. 0 before it is known.", func(p Progress) float64 {
+		gauge("visibility_as_of_seconds", "Each timer that has not changed since this time, in seconds since 1970, is in the search index in its current state; 0 before it is known.", func(p Progress) float64 {
 			if p.AsOf.IsZero() {
 				return 0
 			}

@@ -135,7 +135,7 @@ type Bucket struct {
 
 // Progress describes how complete the store is.
 type Progress struct {
-	// AsOf is a time: the store has each timer that has not changed since, as it is. Zero before it is known.
+	// AsOf: each timer that has not changed since this time is in the store in its current state. Zero before it is known.
 	AsOf time.Time
 	// Behind is the number of sequences in the shards' streams after the stored offsets, an upper
 	// bound of the changes that the store lacks.
@@ -189,7 +189,8 @@ type Change struct {
 type Offset struct {
 	Stream   string
 	Revision uint64
-	// AsOfMs is a time in Unix milliseconds: each timer of the shard that has not changed since is in the rows, as it is.
+	// AsOfMs: each timer of the shard that has not changed since this time, in Unix milliseconds, is in the rows in its
+	// current state.
 	AsOfMs int64
 }
 

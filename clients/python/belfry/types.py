@@ -293,7 +293,7 @@ class _SearchPageRequired(_OfHistory):
 
 
 class SearchPage(_SearchPageRequired, total=False):
-    """A page of a search. The search index has each timer that has not changed since as_of."""
+    """A page of a search. Each timer that has not changed since as_of is in it in its current state."""
 
     as_of: str
     cursor: str
