@@ -185,7 +185,7 @@ var scheduleMutants = []mutant{
 	{"newer zone data does not move the next run", "internal/recurrence/zones.go", "p.moveNext(s, p.rezoned(s, nowMs), nowMs)", "p.moveNext(s, s.NextMs, nowMs)", 60, ""},
 	{"older zone data repeats a local time that newer data has planned", "internal/recurrence/zones.go", "p.calendar.NextKey(s.NextMs, s.NextKey+1)", "p.calendar.NextKey(s.NextMs, s.NextKey-60_000)", 60, ""},
 
-	{"a run is taken for concluded by an answer from before its claim", "scheduler/schedule.go", "Result: result, Seen: r.lookSeen,", "Result: result,", 1200, ""},
+	{"a run is taken for concluded by an answer from before its claim", "scheduler/schedule.go", "Result: result, Seen: r.lookSeen,", "Result: result,", 3000, ""},
 	{"an operation is refused by an earlier record", "router/operations.go", "again := r.Confirm && !r.newest", "again := false", 400, ""},
 
 	// Faults that this simulation has found.
