@@ -212,9 +212,10 @@ func (k *Core) do(a Action) { k.actions = append(k.actions, a) }
 func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
 	k.pending.checkpoint(c, k.tailSeen)
 	progress = *c
-	progress.TimeMs, progress.Tail = max(c.TimeMs, k.ProgressMs()), max(c.Tail, k.appliedOffset())
-	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.appliedOffset()))
-	c.EarlierEpoch, c.EarlierTail = k.earlierClaims(c.Tail)
+	applied := k.appliedOffset()
+	progress.TimeMs, progress.Tail = max(c.TimeMs, k.ProgressMs()), max(c.Tail, applied)
+	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(applied))
+	c.EarlierEpoch, c.EarlierTail = k.earlierClaims(applied, c.Tail)
 	if k.newer.count() > 0 {
 		c.Needs = max(c.Needs, k.cfg.Level+1)
 	}

@@ -196,6 +196,12 @@ func TestCountKnowsLaterRevisions(t *testing.T) {
 	}
 }
 
+// claimedBefore returns the revision in which the owner of epoch 1 has claimed a timer.
+func claimedBefore(tm store.Timer, rev uint64) store.Timer {
+	tm.Rev, tm.Record.State, tm.Record.Queued, tm.Record.Epoch = rev, schemas.StateDelivered, false, 1
+	return tm
+}
+
 // TestCountForgetsClaimsBehindTheTail: a count that ends forgets the claims of an earlier owner that a reread
 // brought first and that the tail has passed. It keeps the claims that the tail has yet to bring, which do not
 // count again.
@@ -211,10 +217,6 @@ func TestCountForgetsClaimsBehindTheTail(t *testing.T) {
 	k.Step(now, EvCounted{Waiting: waiting, Last: 20})
 	again := one[ActCount](t, k.Step(now, EvRecount{}))
 	k.Step(now+10, EvTick{})
-	claimedBefore := func(tm store.Timer, rev uint64) store.Timer {
-		tm.Rev, tm.Record.State, tm.Record.Queued, tm.Record.Epoch = rev, schemas.StateDelivered, false, 1
-		return tm
-	}
 	for _, tm := range []store.Timer{claimedBefore(a, 21), claimedBefore(b, 25)} {
 		k.Step(now+10, EvClaimed{ID: tm.ID, Err: store.ErrRevision})
 		k.Step(now+10, EvReread{ID: tm.ID, Timer: tm})
@@ -296,8 +298,7 @@ func TestLoadedClaim(t *testing.T) {
 			now := int64(1_800_000_000_000)
 			k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
 			k.Step(now, EvTick{})
-			claimed := pending("a", 25, now+10)
-			claimed.Record.State, claimed.Record.Queued, claimed.Record.FiredMs, claimed.Record.Epoch = schemas.StateDelivered, false, now, 1
+			claimed := claimedBefore(pending("a", 10, now+10), 25)
 			count := func() { k.Step(now, EvCounted{Waiting: []uint64{store.CountKey(claimed.ID)}, Last: 20}) }
 			if counted {
 				count()
@@ -334,8 +335,7 @@ func TestLoadedRetry(t *testing.T) {
 		k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
 		k.Step(now, EvTick{})
 		k.Step(now, EvCounted{Last: 20})
-		claimed := pending("a", 25, now+10)
-		claimed.Record.State, claimed.Record.Queued, claimed.Record.FiredMs, claimed.Record.Epoch = schemas.StateDelivered, false, now, 1
+		claimed := claimedBefore(pending("a", 10, now+10), 25)
 		change(&claimed.Record)
 		k.Step(now, EvLoaded{Load: store.Load{Complete: true, Timers: []store.Timer{claimed}}})
 		k.Step(now, EvTail{Timer: pending("b", 31, now+3_600_000)})

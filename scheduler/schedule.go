@@ -72,8 +72,8 @@ type recurring struct {
 	// may not know it. lookMs is the time of the last ActLook.
 	concluded uint32
 	lookMs    int64
-	// lookSeen is ActLook.Seen of the looks since the last success, and 0 after one. lookFails counts the failed looks since then. behind counts the successive answers that
-	// were as of an earlier sequence.
+	// lookSeen is ActLook.Seen of the looks since the last success, and 0 after one. lookFails counts the
+	// failed looks since then. behind counts the successive answers that were as of an earlier sequence.
 	lookSeen  uint64
 	lookFails int
 	behind    int
@@ -177,15 +177,12 @@ func (k *Core) look(e *entry, run uint32) {
 		run = e.rec.Schedule.Last.Run
 	}
 	r := e.extra
-	// A delayed look counts as a write in flight during its delay, and so holds up other timers. Only a look that
-	// follows a failed one is delayed.
-	var delay time.Duration
 	if r.lookSeen == 0 {
 		r.lookSeen = max(k.stored, e.rev)
-	} else {
-		delay = k.backoff(r.lookFails)
 	}
-	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: delay}
+	// A delayed look counts as a write in flight during its delay, and so holds up other timers. Only a look that
+	// follows a failed one is delayed.
+	a := ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Seen: r.lookSeen, Delay: k.backoff(r.lookFails)}
 	if r.behind > maxStaleRereads {
 		a.Seen = 0 // the stream has lost its newest messages
 	}

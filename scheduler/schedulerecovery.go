@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"math"
-
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -102,7 +100,7 @@ func (k *Core) resumes(l *schemas.LastRun, rev uint64) bool {
 		return false
 	}
 	unread := rev > k.from.Tail && k.now-l.ClaimedMs <= store.DedupWindowFor(k.cfg.Retention).Milliseconds()/2
-	return unread || l.After(k.cfg.Geometry, k.cfg.Geometry.Tick(k.from.TimeMs), k.from.AppliedFor(l.Epoch, rev))
+	return unread || k.from.Misses(k.cfg.Geometry, l, rev)
 }
 
 // leastEarlier is how late after the take-over a write of an earlier owner is expected to be stored at most. mostEarlier bounds
@@ -113,18 +111,20 @@ const (
 	mostEarlier  = 60 * 60 * 1000
 )
 
-// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail for a clock with the applied offset tail; zeros if the next
-// owner does not need them. EarlierTail is the lower of the offset from which this term looked for earlier claims, and the
-// present applied offset. The fields are set until the tail has reached the end of the stream at the take-over, for leastEarlier
+// earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail for a clock whose applied offset is tail; zeros if the next
+// owner does not need them. applied is the present applied offset. EarlierTail is the lower of that and the offset from which
+// this term looked for earlier claims. The fields are set until the tail has reached the end of the stream at the take-over, for leastEarlier
 // at least. After mostEarlier they no longer wait for the tail. In both cases they stay set while a pin is below tail: Clock.Tail
 // never decreases, so a claim that this term has found late may be below it.
-func (k *Core) earlierClaims(tail uint64) (epoch, earlier uint64) {
+func (k *Core) earlierClaims(applied, tail uint64) (epoch, earlier uint64) {
 	read, took := k.tailSeen >= max(k.cfg.Head, k.from.Seen), k.now-k.fromMs
-	applied := k.appliedOffset()
 	if (read && took >= leastEarlier || took >= mostEarlier) && applied >= tail {
 		return 0, 0
 	}
-	return k.epoch - 1, min(k.from.AppliedFor(k.from.EarlierEpoch, math.MaxUint64), applied)
+	if earlier = min(applied, k.from.Tail); k.from.EarlierEpoch != 0 {
+		earlier = min(earlier, k.from.EarlierTail)
+	}
+	return k.epoch - 1, earlier
 }
 
 // resume completes a claim, made at claimedMs, with check, once in a term. last is true for the last claim of the

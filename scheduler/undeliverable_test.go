@@ -143,21 +143,29 @@ func TestRefusedClaimIsCountedOnce(t *testing.T) {
 	}
 }
 
+// failUnanswered returns a core that rereads a timer whose claim was refused: the write of the final record, stored, had no
+// answer.
+func failUnanswered(t *testing.T) (k *Core, tm store.Timer, now int64, stored store.Timer) {
+	t.Helper()
+	k, tm, now = claiming(t)
+	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+	return k, tm, now, store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}
+}
+
 // TestRefusedClaimWithALateRecord: the final record of a refused claim is stored after its answer was lost and a reread
 // has found the revision before it. Until then the shard is not handed over with the number of pending timers. The tail
 // then brings the record, and the timer no longer counts.
 func TestRefusedClaimWithALateRecord(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
-	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
-	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+	k, tm, now, stored := failUnanswered(t)
 	k.Pause(true) // otherwise the timer is claimed again
 	k.Step(now, EvReread{ID: tm.ID, Timer: tm})
 	if n, _ := k.Pending(); n != 1 || !k.hasUnclear() {
 		t.Fatalf("before the record: %d timers wait, a write may still be stored: %t", n, k.hasUnclear())
 	}
-	k.Step(now, EvTail{Timer: store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}})
+	k.Step(now, EvTail{Timer: stored})
 	if n, _ := k.Pending(); n != 0 || k.hasUnclear() || k.Loaded() != 0 {
 		t.Errorf("after it: %d timers wait, a write may still be stored: %t, %d entries", n, k.hasUnclear(), k.Loaded())
 	}
@@ -167,11 +175,7 @@ func TestRefusedClaimWithALateRecord(t *testing.T) {
 // which found the revision before it. The timer is counted once.
 func TestRefusedClaimReadBefore(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
-	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
-	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
-	stored := store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}
+	k, tm, now, stored := failUnanswered(t)
 	k.Step(now, EvTail{Timer: stored})
 	one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
 	one[ActReread](t, k.Step(now, EvClaimed{ID: tm.ID, Err: store.ErrRevision}))
@@ -185,20 +189,16 @@ func TestRefusedClaimReadBefore(t *testing.T) {
 // second was sent.
 func TestRefusedClaimTwice(t *testing.T) {
 	t.Parallel()
-	k, tm, now := claiming(t)
-	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
-	first := *one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID})).Record
-	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+	k, tm, now, first := failUnanswered(t)
 	now++
 	one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
 	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
-	if second := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID})); second.Record.DoneMs == first.DoneMs {
-		t.Fatalf("both records end at %d", first.DoneMs)
+	if second := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID})); second.Record.DoneMs == first.Record.DoneMs {
+		t.Fatalf("both records end at %d", first.Record.DoneMs)
 	}
-	stored := store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: first}
-	k.Step(now, EvTail{Timer: stored})
+	k.Step(now, EvTail{Timer: first})
 	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: store.ErrRevision}))
-	k.Step(now, EvReread{ID: tm.ID, Timer: stored})
+	k.Step(now, EvReread{ID: tm.ID, Timer: first})
 	if n := k.pending.n; n != 0 || k.Loaded() != 0 {
 		t.Errorf("%d timers wait, %d entries", n, k.Loaded())
 	}

@@ -68,8 +68,8 @@ type TimerInfo struct {
 	// Claim is set for a timer that has fired if the request asks for it; see GetRequest.
 	Claim *ClaimInfo `json:"claim,omitempty"`
 	// From is FromHistory for a timer whose record has expired. The answer then comes from a node's
-	// search index. Each timer that has not changed since AsOf is there in its current state. From is empty if the answer comes from the
-	// record.
+	// search index. Each timer that has not changed since AsOf is there in its current state. From is
+	// empty if the answer comes from the record.
 	From string    `json:"from,omitempty"`
 	AsOf time.Time `json:"as_of,omitzero"`
 }

@@ -40,8 +40,9 @@ type Overdue struct {
 }
 
 // Expect adds nominal times that wait for a success. It joins entries without a run whose
-// deadlines have passed, but not those of a pause with others. It joins the two earliest if there are more than MaxExpected: both then count as
-// overdue at the later deadline, unless both have a run; then the later run counts for both.
+// deadlines have passed, but not those of a pause with others. It joins the two earliest if there
+// are more than MaxExpected: both then count as overdue at the later deadline, unless both have a
+// run; then the later run counts for both.
 // It copies Expected, because copies of the record may share it.
 func (p *Progress) Expect(e Expected, nowMs int64) {
 	list := make([]Expected, 0, len(p.Expected)+1)

@@ -218,13 +218,6 @@ func (l *LastRun) After(g Geometry, tick int64, applied uint64) bool {
 	return l.Run != 0 && (g.Tick(l.DueMs) >= tick || l.Before > applied)
 }
 
-// ClaimedAfter reports whether the last run, or the last overdue event, may have been claimed
-// after a clock was written; see LastRun.After. applied returns the clock's applied offset for the
-// claims of an epoch.
-func (p *Progress) ClaimedAfter(g Geometry, tick int64, applied func(epoch uint64) uint64) bool {
-	return p.Last.After(g, tick, applied(p.Last.Epoch)) || p.Alarm.After(g, tick, applied(p.Alarm.Epoch))
-}
-
 // AlarmIsLast reports whether an overdue event was claimed after the last run.
 func (p *Progress) AlarmIsLast() bool { return p.Alarm.Run != 0 && p.Alarm.Before > p.Last.Before }
 

@@ -90,11 +90,10 @@ func (t *turn) expect(kind schemas.DecisionKind, times span, run uint32) {
 
 // expect is turn.expect for the plan that has the nominal times.
 func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span, run uint32, nowMs int64) {
-	after := expectedFrom(s)
-	if s.ExpectMs == 0 || times.n == 0 || times.last <= after {
+	if s.ExpectMs == 0 || times.n == 0 {
 		return
 	}
-	if times = p.later(times, after); times.n == 0 {
+	if times = p.later(times, expectedFrom(s)); times.n == 0 {
 		return
 	}
 	// checkExpect makes sure that at most MaxExpectTimes have a deadline after nowMs, except on
@@ -140,10 +139,8 @@ func (p *Plan) later(times span, afterMs int64) span {
 	if times.first > afterMs {
 		return times
 	}
-	rest := span{}
-	for at, _ := p.after(afterMs); at != 0 && at <= times.last && rest.n < min(times.n, MaxBackfill); at, _ = p.after(at) {
-		rest.add(at)
-	}
+	first, _ := p.after(afterMs)
+	rest := p.walk(first, times.last, min(times.n, MaxBackfill))
 	rest.last = times.last
 	return rest
 }
@@ -194,10 +191,10 @@ func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
 // cluster's clock was set back during the pause. Later turns decide them. If an entry keeps some of its nominal times, its Count is
 // at most MaxBackfill.
 func (p *Plan) resumeExpected(s *schemas.Schedule, nowMs int64) {
-	last := max(nowMs, s.NextMs-1)
 	if s.NextMs == 0 {
 		return // all are decided
 	}
+	last := max(nowMs, s.NextMs-1)
 	list := make([]schemas.Expected, 0, len(s.Expected))
 	for _, e := range s.Expected {
 		if e.Kind == schemas.DecisionPaused && e.ToMs > last {
@@ -205,12 +202,8 @@ func (p *Plan) resumeExpected(s *schemas.Schedule, nowMs int64) {
 			if !ok || to < e.FromMs {
 				continue
 			}
-			n := uint32(0)
-			for at := e.FromMs; at != 0 && at <= to && n < min(e.Count, MaxBackfill); at, _ = p.after(at) {
-				n++
-			}
 			e.DeadlineMs -= e.ToMs - to
-			e.ToMs, e.Count = to, max(n, 1)
+			e.ToMs, e.Count = to, max(p.walk(e.FromMs, to, min(e.Count, MaxBackfill)).n, 1)
 		}
 		list = append(list, e)
 	}

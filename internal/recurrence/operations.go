@@ -308,12 +308,17 @@ func (p *Plan) passed(s *schemas.Schedule, nowMs int64) span {
 	case p.excluded(at) != 0:
 		at, _ = p.after(at)
 	}
-	var times span
-	for ; at != 0 && at <= nowMs; at, _ = p.after(at) {
-		if times.add(at); times.n == MaxBackfill {
-			times.last, _ = p.calendar.Prev(nowMs + 1)
-			break
-		}
+	times := p.walk(at, nowMs, MaxBackfill)
+	if times.n == MaxBackfill {
+		times.last, _ = p.calendar.Prev(nowMs + 1)
+	}
+	return times
+}
+
+// walk returns the nominal times from fromMs, one of p or 0 for none, to toMs, at most the first most of them.
+func (p *Plan) walk(fromMs, toMs int64, most uint32) (times span) {
+	for at := fromMs; at != 0 && at <= toMs && times.n < most; at, _ = p.after(at) {
+		times.add(at)
 	}
 	return times
 }

@@ -71,7 +71,7 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 		return
 	}
 	if kind == schemas.OperationResume {
-		s.unwatch(max(op.AtMs, r.Schedule.NextMs-1), r.Schedule.NextMs)
+		s.unwatch(op.AtMs, r.Schedule.NextMs)
 	}
 	if r.State == schemas.StateCancelled || r.State == schemas.StateFail || r.Schedule.ExpectMs == 0 {
 		s.dropWatches(0)
@@ -120,19 +120,21 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 	}
 }
 
-// unwatch updates the watches at a resume. It removes nominal times of a pause after lastMs: they are not decided, because the
-// cluster's clock was set back. nextMs is 0 if all nominal times are decided.
-func (s *schedule) unwatch(lastMs, nextMs int64) {
+// unwatch updates the watches at a resume. It removes nominal times of a pause after now and from nextMs on: they are not
+// decided, because the cluster's clock was set back. nextMs is 0 if all nominal times are decided.
+func (s *schedule) unwatch(nowMs, nextMs int64) {
+	if nextMs == 0 {
+		return
+	}
 	for _, x := range s.watches {
-		if x.closed || !x.pause || nextMs == 0 || x.last() <= lastMs {
+		if x.closed || !x.pause {
 			continue
 		}
 		was := x.last()
-		x.times = slices.DeleteFunc(slices.Clone(x.times), func(at int64) bool { return at > lastMs })
-		if x.closed = len(x.times) == 0; !x.closed {
+		left := slices.DeleteFunc(slices.Clone(x.times), func(at int64) bool { return at > nowMs && at >= nextMs })
+		if x.closed = len(left) == 0; !x.closed {
+			x.times = left
 			x.deadlineMs -= was - x.last()
-		} else {
-			x.times = []int64{was}
 		}
 	}
 }

@@ -127,13 +127,20 @@ type Clock struct {
 	Ended uint64 `json:"ended,omitempty"`
 }
 
-// AppliedFor returns the applied offset that applies to a claim by an owner of an epoch. rev is the revision of the record in
-// which the claim was found. If LastRun.Before is above the returned offset, the event of the claim may be missing.
-func (c *Clock) AppliedFor(epoch, rev uint64) uint64 {
-	if c.EarlierEpoch != 0 && epoch <= c.EarlierEpoch && rev > c.Tail {
-		return min(c.Tail, c.EarlierTail)
+// Misses reports whether the event of a claim may be missing: the claim may have been made after the clock was written, whose
+// owner may have died before it published the event. rev is the revision of the record in which the claim was found. See
+// schemas.LastRun.After.
+func (c *Clock) Misses(g schemas.Geometry, l *schemas.LastRun, rev uint64) bool {
+	applied := c.Tail
+	if c.EarlierEpoch != 0 && l.Epoch <= c.EarlierEpoch && rev > c.Tail {
+		applied = min(applied, c.EarlierTail)
 	}
-	return c.Tail
+	return l.After(g, g.Tick(c.TimeMs), applied)
+}
+
+// MissesAny is Misses for the last run and the last overdue event of a schedule.
+func (c *Clock) MissesAny(g schemas.Geometry, s *schemas.Schedule, rev uint64) bool {
+	return c.Misses(g, &s.Last, rev) || c.Misses(g, &s.Alarm, rev)
 }
 
 // States of Presence.Scheduler.

@@ -36,7 +36,7 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 		}
 		r := &t.Record
 		done := rd.shards.geo.Tick(r.DueMs) < watermark && t.Rev <= clock.Tail
-		claimed := r.Schedule != nil && r.Schedule.ClaimedAfter(rd.shards.geo, watermark, func(epoch uint64) uint64 { return clock.AppliedFor(epoch, t.Rev) })
+		claimed := r.Schedule != nil && clock.MissesAny(rd.shards.geo, r.Schedule, t.Rev)
 		if !claimed && (done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered) {
 			return true, nil
 		}

@@ -12,8 +12,7 @@ import (
 type Answers struct{ *Visibility }
 
 // Find returns the record of a timer from the index, without its event and without the credentials of
-// its callback, and its as-of time. Errors: schemas.ErrNotFound,
-// schemas.ErrUnavailable.
+// its callback, and the as-of time of the index. Errors: schemas.ErrNotFound, schemas.ErrUnavailable.
 func (a Answers) Find(ctx context.Context, id schemas.TimerID) (store.Timer, time.Time, error) {
 	asOf := a.Progress().AsOf
 	e, err := a.Get(ctx, id)

@@ -12,8 +12,9 @@
 //
 // It is never on the firing path: nothing waits for it, it writes nothing to JetStream, and it
 // spends at most the share maxDuty of one CPU on writing, and less on a busy machine, where it falls
-// behind (pacer.go). Each timer that has not changed
-// since Progress.AsOf is in the store in its current state. A timer that has changed since may be absent or outdated. So a caller must read the record before it decides by an Entry.
+// behind (pacer.go). Each timer that has not changed since Progress.AsOf is in the store in its current
+// state. A timer that has changed since may be absent or outdated. So a caller must read the record
+// before it decides by an Entry.
 //
 // The offset of a shard is in the same transaction as the rows up to it. A process that is killed
 // therefore continues where the rows end. Timers that are done stay for the setting history, within

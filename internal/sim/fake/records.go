@@ -421,7 +421,7 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 		}
 		r := &t.Record
 		done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
-		claimed := r.Schedule != nil && r.Schedule.ClaimedAfter(g, mark, func(epoch uint64) uint64 { return clock.AppliedFor(epoch, t.Rev) })
+		claimed := r.Schedule != nil && clock.MissesAny(g, r.Schedule, t.Rev)
 		if t.Unread != store.Readable || !claimed && (done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered) {
 			return true, nil
 		}
