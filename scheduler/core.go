@@ -105,6 +105,7 @@ type Core struct {
 	dedup       dedupChecks
 	damaged     damagedClaims
 	voids       voidRecords
+	justClaimed justClaimed
 	// calendars are the calendars of excluded dates; nil if they are not known. calendarsFresh is
 	// true if claims may follow them; see SetCalendars.
 	calendars      *store.CalendarSet
@@ -461,6 +462,7 @@ func (k *Core) done(e *entry) {
 	}
 	k.wheel.Remove(&e.node)
 	e.phase = phaseDone
+	k.justClaimed.add(e, k.now)
 	if k.entries[e.id] == e {
 		delete(k.entries, e.id)
 	}

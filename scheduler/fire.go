@@ -48,6 +48,11 @@ func (k *Core) fire(tick bool) {
 			k.wheel.Add(&e.node, e.rec.DueMs)
 			continue
 		}
+		if k.justClaimed.has(e, k.now) {
+			e.phase = phaseWaiting
+			k.wheel.Add(&e.node, k.now+1)
+			continue
+		}
 		if e.rec.Schedule != nil {
 			k.turn(e)
 			continue

@@ -56,6 +56,7 @@ var planted = []plant{
 	{m("a count forgets claims that the tail has yet to bring", "scheduler/recount.go", "return rev <= tailSeen })", "return rev > 0 })"), "./scheduler", "TestCountForgetsClaimsBehindTheTail"},
 	{m("a repaired record is a new timer", "internal/store/repair.go", "rec.Moves = 1", "rec.Moves = 0"), "./internal/store", "TestRepair$"},
 	{m("a repaired run is hidden from the sweeper", "internal/store/repair.go", "case rec.State == schemas.StateDelivered, rec.State == schemas.StateRetrying:", "case false:"), "./internal/store", "TestRepairDelivered"},
+	{m("a revision that was just claimed is claimed again in the same millisecond", "scheduler/fire.go", "if k.justClaimed.has(e, k.now) {", "if false {"), "./scheduler", "TestCoreScripts"},
 	{m("the event of a damaged claim is lost after its repair", "scheduler/core.go", "repaired := k.repairedClaim(&t, added)", "repaired := k.repairedClaim(&t, added) && false"), "./scheduler", "TestCoreScripts"},
 	{m("tail leaves the consumer with which it finds its start", "cmd/belfry/tail.go", "	removeConsumer(ctx, js, cons) // otherwise the server keeps it for some 5 s", "	// the server keeps it for some 5 s"), "./cmd/belfry", "TestTailRemovesFirstConsumer"},
 	{m("an older revision counts as the repair of a damaged claim", "scheduler/damaged.go", "t.Rev <= c.rev", "t.Rev <= 0"), "./scheduler", "TestCoreScripts$/^repaired_claim_tail_behind$"},
