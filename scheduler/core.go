@@ -90,6 +90,7 @@ type Core struct {
 	// these claims.
 	from    store.Clock
 	fromMs  int64
+	head    uint64 // what the tail has to reach before this term stops to look for earlier claims; 0 for unknown yet
 	resumed map[schemas.TimerID]int64
 
 	watermark int64  // all readable records of every tick up to here are done

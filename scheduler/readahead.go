@@ -110,7 +110,7 @@ func (k *Core) onLoaded(ev EvLoaded) {
 		t := ev.Load.Timers[i]
 		tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 		if t.Record.Schedule != nil {
-			k.resumeClaims(t) // an index entry of an earlier due time names the schedule of a claim
+			k.onReadSchedule(t) // an index entry of an earlier due time names the schedule of a claim
 		}
 		// Skip records of another revolution of the slots, and index entries left by a
 		// reschedule or by the sweeper.
@@ -137,7 +137,7 @@ func (k *Core) onScanned(t store.Timer) {
 	}
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	if t.Record.Schedule != nil {
-		if k.resumeClaims(t); tick > k.ahead.horizon {
+		if k.onReadSchedule(t); tick > k.ahead.horizon {
 			return // a scan returns every schedule with a claim
 		}
 	}
@@ -146,6 +146,13 @@ func (k *Core) onScanned(t store.Timer) {
 		pin = t.Rev
 	}
 	k.onRecord(t, tick, pin)
+}
+
+// onReadSchedule processes the claims in the record of a schedule that a load or a scan found. The tail may never bring the last
+// one, because this term's final record may replace it.
+func (k *Core) onReadSchedule(t store.Timer) {
+	k.countLoadedClaim(&t)
+	k.resumeClaims(t)
 }
 
 // onRecord processes a record that a load or a scan found in a tick.

@@ -36,6 +36,10 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 		return
 	}
 	n.inherit(e)
+	if n.unclear() && e.pin != 0 && n.pin == 0 {
+		// The unclear claim may still be stored. The next owner looks for it only if its own tail begins before it.
+		k.pins.add(n, e.pin)
+	}
 	if !woken {
 		n.fails = fails
 	}
@@ -113,12 +117,19 @@ const (
 
 // earlierClaims returns Clock.EarlierEpoch and Clock.EarlierTail for a clock whose applied offset is tail; zeros if the next
 // owner does not need them. applied is the present applied offset. EarlierTail is the lower of that and the offset from which
-// this term looked for earlier claims. The fields are set until the tail has reached the end of the stream at the take-over, for leastEarlier
-// at least. After mostEarlier they no longer wait for the tail. In both cases they stay set while a pin is below tail: Clock.Tail
+// this term looked for earlier claims. The fields are set for leastEarlier, and then until the tail has reached what was known to be stored
+// by then. After mostEarlier they no longer wait for the tail. In both cases they stay set while a pin is below tail: Clock.Tail
 // never decreases, so a claim that this term has found late may be below it.
+//
+// From then on this term does not look for earlier claims before from.Tail either. Any later revision of a schedule has its last
+// claim. If that is an old claim whose event the streams do not have any more, its run would fire twice.
 func (k *Core) earlierClaims(applied, tail uint64) (epoch, earlier uint64) {
-	read, took := k.tailSeen >= max(k.cfg.Head, k.from.Seen), k.now-k.fromMs
-	if (read && took >= leastEarlier || took >= mostEarlier) && applied >= tail {
+	took := k.now - k.fromMs
+	if took >= leastEarlier && k.head == 0 {
+		k.head = max(k.cfg.Head, k.from.Seen, k.stored)
+	}
+	if read := k.head != 0 && k.tailSeen >= k.head; (read || took >= mostEarlier) && applied >= tail {
+		k.from.EarlierEpoch, k.from.EarlierTail = 0, 0
 		return 0, 0
 	}
 	if earlier = min(applied, k.from.Tail); k.from.EarlierEpoch != 0 {
@@ -131,6 +142,9 @@ func (k *Core) earlierClaims(applied, tail uint64) (epoch, earlier uint64) {
 // schedule.
 func (k *Core) resume(t store.Timer, id schemas.TimerID, claimedMs int64, last bool, check func(store.Timer)) {
 	if run := k.entries[id]; run != nil {
+		if run.rec.AddedMs == t.Record.AddedMs {
+			k.resumed[id] = claimedMs // the entry is not done before its event is published or found
+		}
 		switch {
 		case run.unpublished():
 			run.completes(t)
