@@ -39,7 +39,8 @@ type Add struct {
 	// reserved in the quota.Ledger.
 	rev      uint64
 	reserved quota.Amount
-	waited   bool // the lingerer has kept it
+	refusal  error // the reason why the store will never store the add's record; nil for none
+	waited   bool  // the lingerer has kept it
 	settled  atomic.Bool
 	span     *tracing.Span // nil without traces
 }

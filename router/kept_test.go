@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -103,5 +105,84 @@ func TestDuplicateRepairsTheIndex(t *testing.T) {
 	waittest.Until(f.t, "the record is written again", func() bool { return f.await("/test", "half").Rev > first.Rev })
 	if again := f.await("/test", "half"); again.Record.Hash != first.Record.Hash || again.Record.DueMs != first.Record.DueMs {
 		t.Errorf("the record changed: %+v, was %+v", again.Record, first.Record)
+	}
+}
+
+// TestDuplicateRepairsAClaimedTimer: a timer was claimed and has no index entry. The next delivery of its add writes two. With that
+// of the due time the shard's next owner finds the claim, if its event was not published; the other one is for the sweeper.
+func TestDuplicateRepairsAClaimedTimer(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	due := time.Now().Add(20 * time.Minute).UTC().Truncate(time.Millisecond)
+	event := add("claimed", `"timerat":"`+due.Format(time.RFC3339Nano)+`"`)
+	f.publish(nil, event)
+	id := f.await("/test", "claimed").ID
+	f.update("claimed", func(r *schemas.Record) {
+		r.State, r.Queued, r.FiredMs, r.Epoch = schemas.StateDelivered, false, r.DueMs, 1
+	})
+	g := f.store.Geometry()
+	bucket := schemas.BucketTimers(g.Shard(id))
+	s, err := f.js.Stream(t.Context(), "KV_"+bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+bucket+".slot.>")); err != nil {
+		t.Fatal(err)
+	}
+	first := g.Tick(time.Now().UnixMilli())
+	found := func(ticks ...int64) bool {
+		load, err := f.store.LoadTicks(t.Context(), g.Shard(id), ticks, 10, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(load.Timers) == 1
+	}
+	if found(g.Tick(due.UnixMilli())) {
+		t.Fatal("the timer is still indexed")
+	}
+	f.publish(nil, event)
+	waittest.Until(f.t, "the repeated add leaves its stream", func() bool { return f.waiting() == 0 })
+	if !found(g.Tick(due.UnixMilli())) {
+		t.Error("the tick of the due time has no entry")
+	}
+	var since []int64
+	for tick := first; tick <= g.Tick(time.Now().UnixMilli()); tick++ {
+		since = append(since, tick)
+	}
+	if !found(since...) {
+		t.Error("there is no entry for the sweeper")
+	}
+}
+
+// TestTooLargeDuplicate: an add was stored, and then the server's max_payload was lowered. Another delivery of the add is a
+// duplicate, and its index entry is written again. An add that was not stored is rejected.
+func TestTooLargeDuplicate(t *testing.T) {
+	t.Parallel()
+	var lowered atomic.Bool
+	var repaired atomic.Int64
+	tooLarge := schemas.Errorf(schemas.CodeTooLarge, "100081 bytes; the limit is 80000")
+	fault := &faulty{}
+	fault.create = func(store.Write) error {
+		if lowered.Load() {
+			return tooLarge
+		}
+		return nil
+	}
+	fault.change = func(store.Write) error {
+		repaired.Add(1)
+		return tooLarge
+	}
+	f := setupFaulty(t, fault)
+	event := add("stored", `"timerafter":"1h"`)
+	f.publish(nil, event)
+	f.await("/test", "stored")
+	waittest.Until(f.t, "the add leaves its stream", func() bool { return f.waiting() == 0 })
+	lowered.Store(true)
+	f.publish(nil, event)
+	f.publish(nil, add("new", `"timerafter":"1h"`))
+	waittest.Until(f.t, "the adds leave their stream", func() bool { return f.waiting() == 0 })
+	page, err := f.store.RejectedList(t.Context(), store.RejectedQuery{})
+	if err != nil || len(page.Adds) != 1 || !bytes.Contains(page.Adds[0].Data, []byte(`"new"`)) || repaired.Load() != 1 {
+		t.Errorf("rejected: %v, %v; %d repairs", page.Adds, err, repaired.Load())
 	}
 }

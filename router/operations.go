@@ -351,9 +351,12 @@ func (o *Operations) forgetAdd(ctx context.Context, t *store.Timer) (rev uint64,
 // store.ErrRevision if the record has changed since it was read.
 func repair(ctx context.Context, records Records, geo schemas.Geometry, nowMs func() int64, t store.Timer) (rev uint64, err error) {
 	if !t.Record.Queued {
-		// The wheel is done with this timer; the entry is for the sweeper.
-		if err := records.PutIndex(ctx, t.ID, geo.Tick(nowMs())); err != nil {
-			return 0, err
+		// The entry of the due time is for the shard's next owner: the claim's answer may have been lost, and then the low
+		// watermark waits at this tick. The other one is for the sweeper.
+		for _, ms := range [...]int64{t.Record.DueMs, nowMs()} {
+			if err := records.PutIndex(ctx, t.ID, geo.Tick(ms)); err != nil {
+				return 0, err
+			}
 		}
 	}
 	return rewrite(ctx, records, &t)

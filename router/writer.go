@@ -255,7 +255,7 @@ func (r *round) dedup(adds []*Add) []*Add {
 	return out
 }
 
-// create creates the records and returns the adds whose record exists.
+// create creates the records and returns the adds whose record exists, or may exist.
 func (r *round) create(adds []*Add) (exist []*Add) {
 	writes := make([]store.Write, len(adds))
 	for i, a := range adds {
@@ -277,8 +277,9 @@ func (r *round) create(adds []*Add) (exist []*Add) {
 			exist = append(exist, a)
 			err = nil
 		case store.Permanent(err):
-			r.Sink.Reject(a, err)
-			err = nil
+			// An earlier delivery of the add may have stored the record, before max_payload was lowered.
+			a.refusal, err = err, nil
+			exist = append(exist, a)
 		default:
 			r.delay(a, err)
 		}
@@ -303,18 +304,26 @@ func repaired(r *schemas.Record) bool {
 	return r.Pending() && r.Queued && r.Moves > 0 && r.Schedule == nil && r.Origin == nil
 }
 
-// exists settles an add whose record exists: it is a duplicate or a conflict.
+// exists settles an add whose record exists: it is a duplicate or a conflict. An add that the store has refused for good may have
+// no record: it is rejected.
 func (r *round) exists(a *Add) {
 	var t store.Timer
 	var lost uint64 // the revision that the last repair could not replace; 0 before the first
 	err := store.ErrRevision
+	get := r.Records.Get
+	if a.refusal != nil {
+		get = r.Records.GetNewest // a replica that is behind may not have the record yet
+	}
 	for try := 0; try < maxRepairTries && errors.Is(err, store.ErrRevision); try++ {
-		t, err = r.Records.Get(r.ctx, a.Spec.Timer)
+		t, err = get(r.ctx, a.Spec.Timer)
 		if reason := a.refusedBy(&t, err); reason != nil {
 			r.Sink.Reject(a, reason)
 			return
 		}
 		switch {
+		case errors.Is(err, schemas.ErrNotFound) && a.refusal != nil:
+			r.Sink.Reject(a, a.refusal)
+			return
 		case errors.Is(err, schemas.ErrNotFound):
 			r.delay(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired between two reads"))
 			return
