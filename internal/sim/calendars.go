@@ -44,6 +44,7 @@ type calendars struct {
 type calendarVersion struct {
 	seq   uint64 // in the bucket's stream
 	at    int64  // true time at which it was stored
+	atMs  int64  // the same by the cluster's clock, in Unix milliseconds
 	name  string // of the calendar that it changed
 	dates map[string][]string
 }
@@ -78,7 +79,7 @@ func (k *calendars) stored(name string, seq uint64, value []byte) {
 		k.w.check.fail(PropState, "calendar %s was stored as %q: %v", name, value, err)
 		return
 	}
-	next := &calendarVersion{seq: seq, at: k.w.now, name: name, dates: map[string][]string{}}
+	next := &calendarVersion{seq: seq, at: k.w.now, atMs: (k.w.now + k.w.check.skew()) / int64(time.Millisecond), name: name, dates: map[string][]string{}}
 	for n, dates := range k.newest().dates {
 		next.dates[n] = dates
 	}

@@ -57,12 +57,14 @@ type schedule struct {
 
 	// excludes: all of the rules exclude calendars. ruleInForce is the one of the stored
 	// recurrence. cals are the nominal times by rule and version of the calendars. All times up
-	// to checkedMs are decided. updatedAt is the true time of the last update.
+	// to checkedMs are decided. updatedAt is the true time of the last update, updatedMs
+	// the same by the cluster's clock.
 	excludes    bool
 	ruleInForce int
 	cals        map[calKey]*calendar.Schedule
 	checkedMs   int64
 	updatedAt   int64
+	updatedMs   int64
 
 	// zoned: the schedule is in the zone that moves; see zones.go. reachedMs is its latest
 	// instant that was decided or waits.

@@ -234,7 +234,8 @@ func (c *checker) stable(s *schedule) (cal *calendar.Schedule, sinceMs int64) {
 	if !ok {
 		return nil, 0
 	}
-	return cal, (since + c.skew()) / int64(time.Millisecond)
+	// The cluster's clock may have been set back since.
+	return cal, max((since+c.skew())/int64(time.Millisecond), s.updatedMs, v.atMs+replanned.Milliseconds())
 }
 
 // undecided checks that no nominal time before the last decided one is left without a

@@ -446,7 +446,7 @@ func (c *checker) updated(s *schedule, old, r *schemas.Record, op *schemas.Opera
 	// plannedRight checks that.
 	kept := next > s.lastMs && next <= op.AtMs && slices.ContainsFunc(c.known(s), func(cal *calendar.Schedule) bool { return isNominal(cal, next) })
 	s.cal, s.applied[q.rule] = cal, true
-	s.ruleInForce, s.updatedAt = q.rule, c.w.now
+	s.ruleInForce, s.updatedAt, s.updatedMs = q.rule, c.w.now, op.AtMs
 	c.w.trace("%s: %+v", s, *rule)
 	if s.excludes {
 		if next != 0 && next != old.Schedule.NextMs && !kept && !c.nextIs(s, next, max(op.AtMs, s.lastMs)) {
