@@ -75,6 +75,7 @@
 //	                                                        cancel.go
 //	Loader         reads the records of due ticks           load.go loaddamaged.go far.go scheduler
 //	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
+//	                                                        unanswered.go
 //	EndedLists     lists ended timers that could fire again endedlist.go                  scheduler
 //	journals       restore records after a power loss       journal.go                    Open
 //	admission      refuses new timers in a full shard       room.go                       inside

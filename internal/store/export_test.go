@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // JetStream returns the JetStream context of the store's connection.
@@ -172,3 +173,31 @@ func (l *EndedLists) Ended(ctx context.Context, shard int) (all []EndedTimer, ch
 func (g *revisionGC) DeleteVoid(ctx context.Context, shard int, m *jet.Msg) error {
 	return g.removeVoid(ctx, shard, m)
 }
+
+// SetUnanswered changes the times of the looks at revisions that unanswered writes may have replaced.
+func (s *Store) SetUnanswered(first, last time.Duration) {
+	u := &s.unanswered
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.first, u.last = first, last
+}
+
+// MaxUnanswered is maxUnanswered.
+const MaxUnanswered = maxUnanswered
+
+// AddUnanswered takes note of a revision as if a write that replaces it got no answer.
+func (s *Store) AddUnanswered(id schemas.TimerID, rev uint64) {
+	subject, stream := s.timerSubject(id)
+	s.unanswered.add(unansweredWrite{revision: revision{stream, rev}, subject: subject, shard: s.geo.Shard(id), at: time.Now()})
+}
+
+// Unanswered returns how many revisions wait for the first and for the last look.
+func (s *Store) Unanswered() (first, last int) {
+	u := &s.unanswered
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.waiting[0]), len(u.waiting[1])
+}
+
+// DrainRemovals waits until all queued revisions are deleted.
+func (s *Store) DrainRemovals() { s.rem.drain() }

@@ -10,7 +10,7 @@ import (
 
 // Work-around 1 (docs/internals/nats-server.md). A leftover is a replaced revision that still
 // exists, because a process died between a write and its delete, or a server between a write
-// and its roll-up. When the later revision expires, the leftover would become the timer's
+// and its roll-up, or because a write was stored and got no answer (unanswered.go). When the later revision expires, the leftover would become the timer's
 // record again: a cancelled timer would be pending. revisionGC searches the last sequences of
 // each shard for leftovers when the store is opened, and after each lost connection, because
 // the server may have been killed.

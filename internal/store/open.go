@@ -127,7 +127,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	if cfg.Replicas <= 1 || c.InBatches() {
 		s.background.Run(s.journals.run)
 	}
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.touchShards, s.Levels.run, s.follow, s.FiredShare.run, calendars.Run, s.Flows.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.lookAtUnanswered, s.warmth, s.touchShards, s.Levels.run, s.follow, s.FiredShare.run, calendars.Run, s.Flows.run} {
 		s.background.Run(f)
 	}
 	return s, nil

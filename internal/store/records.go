@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // Records writes records. Safe for concurrent use.
@@ -150,9 +152,13 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 	}
 	reconnects := r.jet.Reconnects()
 	write(func(a jet.Ack, err error) {
-		if err == nil {
+		switch {
+		case err == nil:
 			r.gc.rem.put(superseded{revision: replaced, subject: subject, by: a.Seq, reconnects: reconnects})
-		} else {
+		case errors.Is(err, schemas.ErrUnavailable):
+			r.gc.unanswered.add(unansweredWrite{revision: replaced, subject: subject, shard: r.shards.geo.Shard(w.ID), at: time.Now()})
+			fallthrough
+		default:
 			r.gc.rem.release()
 		}
 		done(a, err)

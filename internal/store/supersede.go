@@ -37,7 +37,8 @@ import (
 // in warm shards (see warmth). All other writes delete.
 //
 // A process that dies between a write and its delete leaves the older revision behind. So
-// does a server that dies between a write and its roll-up. See leftover.go.
+// does a server that dies between a write and its roll-up. See leftover.go. A write that gets no
+// answer may leave it behind, too; see unanswered.go.
 //
 // Work-around 19: a roll-up shall not remove two revisions. If it did, the server would count the pending
 // messages of each consumer of the stream, and the stream would take no write meanwhile. For a consumer that
@@ -77,8 +78,9 @@ type revisionGC struct {
 	// shortTTL is the constant shortTTL, except in tests.
 	shortTTL time.Duration
 
-	rem    *remover
-	writes []oldWrites // by shard
+	rem        *remover
+	unanswered unansweredWrites
+	writes     []oldWrites // by shard
 	// touches has an element when a shard was marked for a touch.
 	touches chan struct{}
 	// rush has an element when a rush has begun in a shard and warmth has not handled it.
@@ -101,7 +103,7 @@ const unknownBlocks = math.MaxUint64
 func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, replicated bool, log zerolog.Logger) *revisionGC {
 	g := &revisionGC{
 		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
-		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1), touches: make(chan struct{}, 1),
+		rem: newRemover(c, window), unanswered: unansweredWrites{first: unansweredFirst, last: unansweredLast}, writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1), touches: make(chan struct{}, 1),
 	}
 	for n := range g.writes {
 		g.writes[n].blocks.Store(unknownBlocks)

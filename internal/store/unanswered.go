@@ -1,0 +1,137 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// A write of a record that gets no answer may have been stored, or may be stored later. Then the revision that it replaced is a
+// leftover, which no search finds while all processes and servers live: see leftover.go. So each such revision is looked at when
+// the write has probably been stored, and once more when it cannot be stored any more. If the record has a later revision then,
+// from any client, the revision is deleted.
+const (
+	// unansweredFirst and unansweredLast are the times after a write without an answer at which the revision before it is looked
+	// at. A server that is stopped or cut off may store a write late; scheduler.leastEarlier has the same bound.
+	unansweredFirst = 2 * time.Second
+	unansweredLast  = 30 * time.Second
+	// unansweredTick is the interval at which due looks are made, and the pause before a failed one is repeated.
+	unansweredTick = time.Second
+	// maxUnanswered bounds the revisions that wait for a look: some 15 MB. With more of them the earliest are not looked at.
+	maxUnanswered = 100_000
+)
+
+// unansweredWrites has the revisions that writes without an answer may have replaced. Safe for concurrent use.
+type unansweredWrites struct {
+	// first and last are the constants, except in tests.
+	first, last time.Duration
+
+	mu sync.Mutex
+	// waiting has the revisions by the number of looks that were made at them, each in the order of the writes.
+	waiting [2][]unansweredWrite
+}
+
+// unansweredWrite is a revision of a record, and the time of the write that may have replaced it.
+type unansweredWrite struct {
+	revision
+	subject string
+	shard   int
+	at      time.Time
+}
+
+// add takes note of a revision whose replacement got no answer.
+func (u *unansweredWrites) add(w unansweredWrite) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if first := &u.waiting[0]; len(*first) == maxUnanswered {
+		*first = append([]unansweredWrite(nil), (*first)[maxUnanswered/10:]...)
+	}
+	u.waiting[0] = append(u.waiting[0], w)
+}
+
+// due removes and returns the writes that are due for a look.
+func (u *unansweredWrites) due(look int, now time.Time) []unansweredWrite {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	after, q := u.first, u.waiting[look]
+	if look > 0 {
+		after = u.last
+	}
+	n := 0
+	for n < len(q) && now.Sub(q[n].at) >= after {
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	u.waiting[look] = q[n:]
+	if n == len(q) {
+		u.waiting[look] = nil
+	}
+	return q[:n:n]
+}
+
+// back puts writes back whose look has failed, or after look 0 those of them that may still be stored.
+func (u *unansweredWrites) back(look int, writes []unansweredWrite) {
+	if len(writes) == 0 {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	// Looks are made by one goroutine in the order of the writes, so these are after the ones that wait for look 1, and before
+	// those of look 0.
+	if look == 0 {
+		u.waiting[0] = append(writes, u.waiting[0]...)
+		return
+	}
+	u.waiting[1] = append(u.waiting[1], writes...)
+}
+
+// lookAtUnanswered makes the looks until ctx ends.
+func (g *revisionGC) lookAtUnanswered(ctx context.Context) {
+	tick := time.NewTicker(unansweredTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for look := range g.unanswered.waiting {
+			g.lookAll(ctx, look)
+		}
+	}
+}
+
+// lookAll makes the looks of a kind that are due.
+func (g *revisionGC) lookAll(ctx context.Context, look int) {
+	u := &g.unanswered
+	writes := u.due(look, time.Now())
+	for i, w := range writes {
+		replaced, err := g.lookAt(ctx, w)
+		if err != nil {
+			u.back(look, writes[i:])
+			return
+		}
+		if !replaced && look == 0 {
+			u.back(1, writes[i:i+1])
+		}
+	}
+}
+
+// lookAt has a revision deleted if its record has a later one.
+func (g *revisionGC) lookAt(ctx context.Context, w unansweredWrite) (replaced bool, err error) {
+	last, err := g.jet.Last(ctx, w.stream, w.subject)
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		return true, nil // the record has expired, and with it the revision
+	case err != nil || last.Sequence <= w.seq || !g.replaces(last):
+		return false, err
+	}
+	// checkFirst: the later revision may be lost with the server's power, and must exist at the delete.
+	return true, g.discard(ctx, w.shard, w.seq, &jet.Msg{Subject: w.subject, Sequence: last.Sequence}, checkFirst)
+}
