@@ -30,6 +30,8 @@ func CheckHeader(name, value string) error {
 		return bad("header %s must be written %s", name, canonical)
 	case ownHeaders[name] || strings.HasPrefix(name, "Ce-") || strings.HasPrefix(name, "Webhook-"):
 		return bad("header %s is set by Belfry and cannot be configured", name)
+	case name == "X-Idempotency-Key": // http.Transport would repeat calls; see headerKey
+		return bad("header %s cannot be configured: each call has a key of its own, in Idempotency-Key", name)
 	case value == "":
 		return bad("header %s has no value", name)
 	case len(value) > MaxHeaderValueBytes:

@@ -10,6 +10,8 @@
 // headers. The status alone decides the outcome; a body that is too long or too slow is cut
 // off.
 //
+// One Invoke is one call of the target: a POST of which something was written is not repeated.
+//
 // Credentials in the URL are sent as basic authentication. Neither they nor the
 // configured headers appear in an error, a log, or the excerpt of an answer that
 // repeats them.
@@ -352,7 +354,7 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 		return nil, bad
 	}
 	h := req.Header
-	h.Set("Idempotency-Key", r.Key)
+	h[headerKey] = []string{r.Key}
 	if i.cfg.Structured {
 		h.Set("Content-Type", contentStructured)
 	} else if err := setEvent(h, r); err != nil {
@@ -396,6 +398,16 @@ func (i *Invoker) plain(ctx context.Context, method, target string, body io.Read
 	}
 	return req, nil
 }
+
+// headerKey is the header Idempotency-Key. HTTP ignores the case of header names, but http.Transport does
+// not: if a request has the canonical name (Request.isReplayable, Go 1.26), the transport repeats the POST
+// after each reused connection that breaks before an answer, so one attempt could call the target many
+// times. With this name it repeats a POST over HTTP/1.1 only if nothing of it was written, for which it uses
+// Request.GetBody.
+//
+// Over HTTP/2 the name does not matter. The transport repeats a request on a stream that the server refused
+// unprocessed (REFUSED_STREAM, GOAWAY), and on a stream that the server reset with PROTOCOL_ERROR.
+const headerKey = "idempotency-key"
 
 // contentStructured is the content type of structured mode, HTTP binding 3.2.1.
 const contentStructured = "application/cloudevents+json; charset=utf-8"

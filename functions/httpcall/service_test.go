@@ -152,7 +152,7 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("credentials of the URL: %q", out.Response)
 	}
 	for name, value := range map[string]string{
-		"Host": "x", "Content-Length": "1", "Ce-Id": "x", "Webhook-Signature": "x", "Idempotency-Key": "x", "Traceparent": "x", "Transfer-Encoding": "x",
+		"Host": "x", "Content-Length": "1", "Ce-Id": "x", "Webhook-Signature": "x", "Idempotency-Key": "x", "X-Idempotency-Key": "hunter2", "Traceparent": "x", "Transfer-Encoding": "x",
 		"x-lower": "hunter2", "A B": "hunter2", "": "hunter2", "X-Empty": "", "X-Break": "hunter2\r\nEvil: 1", "X-Wide": "hunter2ü", "X-Long": strings.Repeat("hunter2", 2000),
 	} {
 		_, err := New(Config{Headers: map[string]string{name: value}})

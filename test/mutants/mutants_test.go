@@ -49,6 +49,7 @@ var planted = []plant{
 	{m("a release does not wait for its writes", "scheduler/term.go", "if !t.core.Idle() && now < t.until {", "if false {"), "./scheduler", "TestReleaseWaitsForWrites"},
 	{m("a release with writes in flight keeps the count of pending timers", "scheduler/renew.go", "c.PendingUnknown = c.PendingUnknown || t.core.inflight > 0", "_ = t.core.inflight > 0"), "./scheduler", "TestReleaseWithClaimsInFlight"},
 	{m("a count ignores the records after its beginning", "scheduler/recount.go", "change.rev < late.Rev {", "change.rev < late.Rev && late.Rev == 0 {"), "./scheduler", "TestCountKnowsLaterRevisions"},
+	{m("an HTTP callback is repeated on each idle connection", "functions/httpcall/httpcall.go", "h[headerKey] = []string{r.Key}", "h.Set(headerKey, r.Key)"), "./functions/httpcall", "TestOneCallAnAttempt"},
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
