@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -166,17 +167,23 @@ func (d *delivery) hear(out callback.Outcome) {
 	contact, wait := contactOf(d.spec.Callback, &out), pauses(d.spec.Callback, &out)
 	switch {
 	case d.probe != 0 && contact == flow.Answered:
-		d.closeCircuit(wait, out.Err)
+		d.closeCircuit(wait, holdReason(&out))
 		return
 	case d.probe != 0: // the time of the next probe is set
 	case contact == flow.Unreachable:
-		d.countError(out.Err)
+		d.countError(holdReason(&out))
 	case contact == flow.Answered && c.holds.failing.Load() > 0:
 		c.holds.count(d.flowKey(), contact, 0)
 	}
 	if wait > 0 {
-		d.pauseKey(wait, out.Err)
+		d.pauseKey(wait, holdReason(&out))
 	}
+}
+
+// holdReason returns the reason of a hold after a call. Tenants share the circuit of a host, so the reason
+// has no path of a callback.
+func holdReason(out *callback.Outcome) string {
+	return callback.Clip(cmp.Or(out.Cause, out.Err), store.MaxHoldReason)
 }
 
 // contactOf reports whether a call reached its target. Any answer of the target counts as reached. A
@@ -222,7 +229,7 @@ func (d *delivery) countError(reason string) {
 		return
 	}
 	h, ok := c.changeHold(key, func(h *store.FlowHold) bool {
-		h.Reason = callback.Clip(reason, store.MaxHoldReason)
+		h.Reason = reason
 		return h.Hold.Open(c.nowNs())
 	})
 	if ok {
@@ -253,7 +260,7 @@ func (d *delivery) closeCircuit(wait time.Duration, reason string) {
 		}
 		h.EndedMs, h.Reason = c.f.o.Now(), ""
 		if h.Hold.RetryAfter(wait, c.nowNs()) {
-			h.Reason = callback.Clip(reason, store.MaxHoldReason)
+			h.Reason = reason
 		}
 		return true
 	}); ok && closed {
@@ -282,7 +289,7 @@ func (d *delivery) pauseKey(wait time.Duration, reason string) {
 		if !h.Hold.RetryAfter(wait, now) {
 			return false
 		}
-		h.Reason = callback.Clip(reason, store.MaxHoldReason)
+		h.Reason = reason
 		return true
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -367,5 +368,28 @@ func TestHoldReset(t *testing.T) {
 	}
 	if len(due) < len(ids) {
 		t.Errorf("%d events are due at %d times", len(ids), len(due))
+	}
+}
+
+// TestHoldHasNoPath: the reason of an open circuit has the network error, and no path of a callback, because
+// other callers of the host see it.
+func TestHoldHasNoPath(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Options){"call": func(*Options) {}, "handshake": withOrigin} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.canHold()
+			address, _ := deadURL(t)
+			r.start(func(o *Options) { change(o); o.WebhookPermission, o.AckWait = 72*time.Second, DefaultAckWait }) // asked again after 100 ms
+			var ids []schemas.TimerID
+			for range flow.DefaultCircuit {
+				ids = append(ids, r.fire(timer{callback: "http://user:token@" + address + "/secret-path?secret"}))
+			}
+			r.wheel(func() []schemas.TimerID { return ids })
+			if h := r.holdOf(r.store, address); strings.Contains(h.Reason, "secret") || !strings.Contains(h.Reason, "connection refused") {
+				t.Errorf("got reason %q, want the network error alone", h.Reason)
+			}
+		})
 	}
 }

@@ -318,7 +318,7 @@ func (d *delivery) asking(page, target, key string) func() {
 		c.webhook.store(page, p)
 		switch contactOf(target, &out) {
 		case flow.Unreachable:
-			d.countError(out.Err)
+			d.countError(holdReason(&out))
 		case flow.Answered:
 			if f.flows.holds.failing.Load() > 0 {
 				f.flows.holds.count(key, flow.Answered, 0)

@@ -181,13 +181,16 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 	return a
 }
 
-// whyDeferred describes the hold or the present limit of a flow key; nil if they cannot be read.
+// whyDeferred describes the hold or the present limit of a flow key; nil if they cannot be read. All tenants
+// share the key of a host. A tenant therefore does not see the parts that may come from others: the reason of a
+// hold, the URL that was asked for a rate, the note and the caller of a pause, and the error of a limit.
 func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	set, err := s.o.Store.RefreshFlows(ctx)
 	if err != nil {
 		return nil
 	}
-	if text := whyHeld(set, key, s.nowMs()); text != "" {
+	shared := s.scope.Tenant == ""
+	if text := whyHeld(set, key, s.nowMs(), shared); text != "" {
 		return []string{text}
 	}
 	l, ok := set.Find(key)
@@ -199,10 +202,15 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 		text += ", from " + l.Pattern + ","
 	}
 	switch {
+	case l.Err != nil && !shared:
+		return []string{text + " cannot be read, so its calls wait."}
 	case l.Err != nil:
 		return []string{text + " cannot be read, so its calls wait: " + l.Err.Error()}
 	case l.Limit.Paused:
 		text += fmt.Sprintf(" is paused since %s", schemas.FormatTime(l.PausedMs))
+		if !shared {
+			return []string{text + "."}
+		}
 		if l.PausedBy != "" {
 			text += " by " + l.PausedBy
 		}
@@ -223,13 +231,17 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	}
 	text += " is " + strings.Join(parts, ", ") + "."
 	if l.Target != nil {
-		text += fmt.Sprintf(" Its target %s allows %d calls a minute.", l.Target.URL, l.Target.PerMinute)
+		target := l.Target.URL
+		if !shared {
+			target = key
+		}
+		text += fmt.Sprintf(" Its target %s allows %d calls a minute.", target, l.Target.PerMinute)
 	}
 	return []string{text}
 }
 
-// whyHeld explains the hold of a flow key; "" if none stops its calls.
-func whyHeld(set *store.FlowSet, key string, nowMs int64) string {
+// whyHeld explains the hold of a flow key, with its reason if that is wanted; "" if none stops its calls.
+func whyHeld(set *store.FlowSet, key string, nowMs int64, reason bool) string {
 	h, _ := set.HoldOf(key)
 	p, atNs := h.Hold.Ask(nowMs * int64(time.Millisecond))
 	if p == flow.Free {
@@ -240,7 +252,7 @@ func whyHeld(set *store.FlowSet, key string, nowMs int64) string {
 	if h.Hold.OpenNs != 0 {
 		text = fmt.Sprintf("The target of flow %s cannot be reached since %s; after %d probes the next is at %s", key, schemas.FormatTime(h.Hold.OpenNs/int64(time.Millisecond)), h.Hold.Probes, at)
 	}
-	if h.Reason != "" {
+	if reason && h.Reason != "" {
 		text += " (" + strings.TrimSuffix(h.Reason, ".") + ")"
 	}
 	return text + "."

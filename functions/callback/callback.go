@@ -65,6 +65,9 @@ type Outcome struct {
 	Code int32
 	// Err describes the failure, without credentials.
 	Err string
+	// Cause is Err without the target, for those who share the target's host and must not see the
+	// paths that others call there. Only a connection error over HTTP has it.
+	Cause string
 	// Response is the start of the answer, at most schemas.MaxOutcomeResponse bytes.
 	Response []byte
 	// AtMs is when the call began, in Unix milliseconds of the cluster's clock, and Took its

@@ -69,6 +69,9 @@ func (i *Invoker) Ask(ctx context.Context, r callback.Request, perMinute int) (a
 			bad.Err = "no answer within " + r.Timeout.String()
 		}
 		bad.Err = callback.Clip(asked+": "+bad.Err, schemas.MaxOutcomeError)
+		if bad.Cause != "" {
+			bad.Cause = "webhook handshake by OPTIONS: " + bad.Cause
+		}
 		return 0, *bad
 	}
 	out = i.outcomeOf(resp, excerpt, r)

@@ -557,5 +557,7 @@ func failure(ctx context.Context, r callback.Request, err error) callback.Outcom
 	if errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &hostname) || errors.As(err, &verify) || errors.As(err, &record) {
 		return callback.Retry(callback.ReasonTLS, "TLS with "+target+" failed: "+err.Error())
 	}
-	return callback.Retry(callback.ReasonConnection, "calling "+target+" failed: "+err.Error())
+	out := callback.Retry(callback.ReasonConnection, "calling "+target+" failed: "+err.Error())
+	out.Cause = "calling it failed: " + err.Error()
+	return out
 }

@@ -145,7 +145,7 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 		o.Node = fmt.Sprintf("n%d", i+1)
 		o.Tenants, o.ExportFired = mode.accounts, map[string]bool{"acme": true, "globex": true}
 		o.HTTPTokens = tokens
-		o.Callbacks.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: []string{"127.0.0.1"}}, "globex": {}}
+		o.Callbacks.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: []string{"127.0.0.1"}}, "globex": {Hosts: []string{"127.0.0.1"}}}
 		f.apps = append(f.apps, start(t, o))
 	}
 	waittest.Until(t, "all nodes serve tenants, with open search indexes", func() bool {
@@ -308,7 +308,7 @@ func testTenants(f *tenants) {
 	for _, part := range []struct {
 		name string
 		test func(*tenants)
-	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"flows", testTenantFlows}, {"fired", testTenantFired}, {"handled", testTenantHandled}, {"forged", testTenantForged}} {
+	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"flows", testTenantFlows}, {"holds", testTenantHolds}, {"fired", testTenantFired}, {"handled", testTenantHandled}, {"forged", testTenantForged}} {
 		t.Run(part.name, func(t *testing.T) {
 			f.t = t
 			part.test(f)
