@@ -78,8 +78,7 @@ func parse(hdr nats.Header, data []byte) (parsed, error) {
 		return parsed{}, err
 	}
 	var p parsed
-	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
-	switch media = strings.TrimSpace(media); {
+	switch media := mediaOf(contentType); {
 	case media == contentCloudEvents || media == contentStructured:
 		p, err = parseStructured(hdr, data)
 	case strings.HasPrefix(media, contentBatch):
@@ -95,6 +94,18 @@ func parse(hdr nats.Header, data []byte) (parsed, error) {
 		return parsed{}, err
 	}
 	return p, p.conforms()
+}
+
+// mediaOf returns the media type of a content type, in lower case.
+func mediaOf(contentType string) string {
+	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
+	return strings.TrimSpace(media)
+}
+
+// IsEventContent reports whether a receiver reads a message with this content type in structured mode: its data
+// is then an event, or a batch of events, whatever the headers say.
+func IsEventContent(contentType string) bool {
+	return strings.HasPrefix(mediaOf(contentType), contentCloudEvents)
 }
 
 // contentTypeOf returns the value of the content-type header, with its name in any case. It

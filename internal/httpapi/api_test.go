@@ -206,6 +206,14 @@ func testRefusals(t *testing.T, n *node) {
 	}
 	n.send(t, "POST", "/v1/timers", "<x/>", "Content-Type", "application/xml").want(t, 415, `"unsupported_media_type"`)
 	n.send(t, "POST", "/v1/events", "", "Content-Type", "application/cloudevents-batch+xml").want(t, 415)
+	// Fields in the query and a whole event in the body would be two timers.
+	const inner = `{"specversion":"1.0","id":"inner","source":"/inner","type":"t","timerafter":"1h"}`
+	for _, contentType := range []string{"application/cloudevents+json", "Application/CloudEvents; charset=utf-8", "application/cloudevents-batch+json", "application/cloudevents+avro"} {
+		n.send(t, "POST", "/v1/timers?in=15m&svc=orders&id=outer&source=/outer", inner, "Content-Type", contentType).want(t, 415, `"unsupported_media_type"`, "/v1/events")
+		n.send(t, "POST", "/v1/timers", inner, "Content-Type", contentType).want(t, 415, `"unsupported_media_type"`, "/v1/events")
+	}
+	n.send(t, "GET", "/v1/timers?id=inner&source=/inner", "").want(t, 404)
+	n.send(t, "POST", "/v1/timers", `{"in":"15m","id":"outer","source":"/outer","datacontenttype":"application/cloudevents+json","data":`+inner+`}`, "Content-Type", jsonType).want(t, 201, `"outer"`)
 	if allow := n.send(t, "PUT", "/v1/timers", "").header.Get("Allow"); allow != "GET, POST, PATCH, DELETE" {
 		t.Errorf("got Allow %q, want the four methods", allow)
 	}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -117,6 +118,10 @@ func addTimer(q *request) (answer, error) {
 	byKey, err := idempotencyKey(q.Header)
 	if err != nil {
 		return answer{}, err
+	}
+	if contentType := q.Header.Get("Content-Type"); len(q.query) > 0 && schemas.IsEventContent(contentType) {
+		// ParseAdd would read the body as the event, without the fields.
+		return answer{}, &Error{Status: http.StatusUnsupportedMediaType, Code: codeMediaType, Detail: fmt.Sprintf("a body of %.80q is an event by itself, and no data of a timer with fields in the query: send it to /v1/events without them, or send the fields as JSON with data and datacontenttype", contentType)}
 	}
 	body, err := q.body(q.api.o.MaxEvent())
 	if err != nil {
