@@ -82,7 +82,7 @@ type Config struct {
 	// by 24 to 64 bytes in base64.
 	Secrets []string
 	// Structured sends the whole event as JSON in the body, instead of its data with
-	// the attributes in headers.
+	// the attributes in headers. An event whose data is an event by itself is always sent this way.
 	Structured bool
 	// Headers are added to every request, by canonical name; see CheckHeader. A value
 	// is a secret.
@@ -344,7 +344,8 @@ func (i *Invoker) readBody(resp *http.Response, secrets []string) []byte {
 
 // request builds the POST, or returns the outcome if it cannot be built.
 func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Request, *callback.Outcome) {
-	data, err := i.body(r)
+	structured := i.structured(r)
+	data, err := body(r, structured)
 	if err != nil {
 		bad := callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over HTTP: "+err.Error())
 		return nil, &bad
@@ -355,7 +356,7 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 	}
 	h := req.Header
 	h[headerKey] = []string{r.Key}
-	if i.cfg.Structured {
+	if structured {
 		h.Set("Content-Type", contentStructured)
 	} else if err := setEvent(h, r); err != nil {
 		bad := callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over HTTP: "+err.Error())
@@ -412,9 +413,15 @@ const headerKey = "idempotency-key"
 // contentStructured is the content type of structured mode, HTTP binding 3.2.1.
 const contentStructured = "application/cloudevents+json; charset=utf-8"
 
+// structured reports whether a request is sent in structured mode. In binary mode the content type is that of
+// the data: if the data is an event by itself, a receiver would take it for the event that has fired.
+func (i *Invoker) structured(r callback.Request) bool {
+	return i.cfg.Structured || schemas.IsEventContent(r.Event.DataContentType())
+}
+
 // body returns the body of the request, which the signature covers.
-func (i *Invoker) body(r callback.Request) ([]byte, error) {
-	if !i.cfg.Structured {
+func body(r callback.Request, structured bool) ([]byte, error) {
+	if !structured {
 		return r.Event.Data(), nil
 	}
 	_, data, err := schemas.EncodeEvent(*r.Event, schemas.ModeStructured)
