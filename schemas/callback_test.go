@@ -157,6 +157,7 @@ func TestRedactURL(t *testing.T) {
 		"https://token@h.example/p":                 "https://xxxxx@h.example/p",
 		"https://h.example/p#frag":                  "https://h.example/p",
 		"/hooks/orders?key=x":                       "/hooks/orders?xxxxx",
+		`https://h.example/a b"c`:                   "https://h.example/a%20b%22c",
 		"nats:orders.new":                           "nats:orders.new",
 		"nats://127.0.0.1:4222":                     "nats://127.0.0.1:4222",
 		"nats://alice:hunter2@127.0.0.1:4222":       "nats://xxxxx@127.0.0.1:4222",

@@ -10,7 +10,8 @@ const hidden = "xxxxx"
 
 // RedactURL returns a URL or callback for display, logs and errors: without user name,
 // password, query and fragment, each of which may be a credential. It is the only
-// function for that purpose. It returns a nats: subject unchanged.
+// function for that purpose. It returns a nats: subject unchanged. Blanks and quotes are
+// percent-encoded, so the end of the URL can be found in a text.
 func RedactURL(s string) string {
 	if strings.HasPrefix(s, NATSScheme) && !strings.HasPrefix(s, NATSScheme+"//") {
 		return s
@@ -23,7 +24,7 @@ func RedactURL(s string) string {
 		if strings.ContainsRune(u.Opaque, '@') {
 			return redactText(s)
 		}
-		return s
+		return strings.NewReplacer(" ", "%20", `"`, "%22").Replace(s)
 	}
 	if u.User != nil {
 		u.User = url.User(hidden) // a user alone may be a token

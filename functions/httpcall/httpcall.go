@@ -527,8 +527,8 @@ func (i *Invoker) outcomeOf(resp *http.Response, excerpt []byte, r callback.Requ
 	if code >= 300 && code < 400 {
 		reason = callback.ReasonRedirect
 		text += ": redirects are not followed"
-		if to := resp.Header.Get("Location"); to != "" {
-			text += "; timercallback must be the final URL, not a URL that redirects to " + schemas.RedactURL(to)
+		if to, err := resp.Location(); err == nil && (to.Scheme == "http" || to.Scheme == "https") {
+			text += "; timercallback must be the final URL, not a URL that redirects to " + schemas.RedactURL(to.String())
 		}
 	}
 	out := callback.Retry(reason, text)

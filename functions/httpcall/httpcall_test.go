@@ -190,6 +190,24 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
+// TestRedirectIsNamed: the outcome names the URL that a redirect leads to, also a relative one, without its query.
+func TestRedirectIsNamed(t *testing.T) {
+	t.Parallel()
+	to := ""
+	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", to)
+		w.WriteHeader(http.StatusFound)
+	})
+	for location, want := range map[string]string{
+		"https://h.example/a?token=secret": "redirects to https://h.example/a?xxxxx", "reset/b": "redirects to " + target + "/v1/reset/b", "mailto:a@h.example": "redirects are not followed", "": "redirects are not followed",
+	} {
+		to = location
+		if out := call(t, newInvoker(t, loopback), target+"/v1/hook", time.Minute); out.Reason != callback.ReasonRedirect || !strings.HasSuffix(out.Err, want) {
+			t.Errorf("%q: got %+v, want the end %q", location, out, want)
+		}
+	}
+}
+
 func TestHang(t *testing.T) {
 	t.Parallel()
 	target := serve(t, hang)

@@ -11,21 +11,23 @@ import (
 // conceal removes the parts of a timer that need scope payload, if the caller does not have it: the
 // answers of the callee, because they may repeat the data of the event, and everything in the URL of
 // an HTTP callback except scheme and host, because the path of a webhook is often its only
-// credential.
+// credential. Of a path below the base-url of a service nothing is left.
 func (q *request) conceal(info *schemas.TimerInfo) {
 	if q.id.Payload {
 		return
 	}
-	hide := func(text string) string { return text }
-	if u, err := url.Parse(info.Callback); err == nil && u.Host != "" {
-		whole, host, path := info.Callback, u.Scheme+"://"+u.Host, u.RequestURI()
-		info.Callback = host
+	hide := q.concealText
+	if u, err := url.Parse(info.Callback); err == nil && info.Callback != "" && !strings.HasPrefix(info.Callback, schemas.NATSScheme) {
+		path := u.RequestURI()
+		info.Callback = "/…"
+		if u.Host != "" {
+			info.Callback = u.Scheme + "://" + u.Host
+		}
 		hide = func(text string) string {
-			text = strings.ReplaceAll(text, whole, host)
-			if path != "/" {
+			if path != "/" { // an error may have it within other text
 				text = strings.ReplaceAll(text, path, "/…")
 			}
-			return text
+			return q.concealText(text)
 		}
 	}
 	// The slices and pointers of an answer are its own.
@@ -38,11 +40,11 @@ func (q *request) conceal(info *schemas.TimerInfo) {
 	}
 }
 
-// located matches the URLs in a text, and paths without a host.
-var located = regexp.MustCompile(`(https?://[^\s/?"'),;]+)[^\s"'),;]*|(^|[\s"'(])/[^\s"'),;]+`)
+// located matches the URLs in a text, which end at a blank or a quote, and paths without a host. Punctuation at
+// the end belongs to the text. schemas.RedactURL writes no URL with a blank or a quote.
+var located = regexp.MustCompile(`(?i)(https?://[^\s/?"'),;]+)(?:[^\s"]*[^\s"'),;])?|(^|[\s"'(])/[^\s"]*[^\s"'),;]`)
 
-// concealText is conceal for a text about a callback that the answer does not have, such as an
-// error: it removes all paths.
+// concealText is conceal for a text about a callback, such as an error: it removes all paths.
 func (q *request) concealText(text string) string {
 	if q.id.Payload {
 		return text

@@ -309,6 +309,29 @@ func TestConceal(t *testing.T) {
 	}
 }
 
+// TestConcealCallbacks: without scope payload an answer has no path of a callback, also of a path below a base-url, of
+// a URL that a callee redirects to, and of a URL that the limit of an error has cut.
+func TestConcealCallbacks(t *testing.T) {
+	t.Parallel()
+	long := "https://h.example/SECRET" + strings.Repeat("-more", 200)
+	for callback, c := range map[string]struct{ shown, text string }{
+		"/hooks/SECRET":                {"/…", "calling https://base.example/v1/hooks/SECRET failed: EOF"},
+		"/SECRET,with;marks":           {"/…", "calling https://base.example/v1/SECRET,with;marks failed: EOF"},
+		"https://h.example":            {"https://h.example", "HTTP status 302 (Found): a URL that redirects to https://login.example.com/reset/SECRET"},
+		"https://h.example/SECRET%20x": {"https://h.example", "https://h.example/SECRET%20x did not answer"},
+		long:                           {"https://h.example", ("calling " + long + " failed: EOF")[:schemas.MaxOutcomeError]},
+		"nats:orders":                  {"nats:orders", "NATS subject orders answered with error code 1: no https://h.example/SECRET"},
+		"":                             {"", "no worker at https://h.example/SECRET"},
+	} {
+		info := schemas.TimerInfo{Callback: callback, Outcome: &schemas.OutcomeInfo{Error: c.text}, LastAttempts: []schemas.AttemptInfo{{Error: c.text}}}
+		httpapi.Identity{}.Conceal(&info)
+		all := info.Callback + " " + info.Outcome.Error + " " + info.LastAttempts[0].Error
+		if info.Callback != c.shown || strings.Contains(all, "SECRET") || strings.Contains(all, "marks") || strings.Contains(all, "more") {
+			t.Errorf("%.60s: got callback %q and errors %q, want %q and no path", callback, info.Callback, all, c.shown)
+		}
+	}
+}
+
 // TestConcealText: without scope payload the texts of lists have no path of a URL.
 func TestConcealText(t *testing.T) {
 	t.Parallel()
@@ -320,6 +343,8 @@ func TestConcealText(t *testing.T) {
 		"https://h.example?key=1 and more":     "https://h.example/… and more",
 		"(http://h.example:8080/a, /b/c) fail": "(http://h.example:8080/…, /…) fail",
 		"/a moved to /b":                       "/… moved to /…",
+		"HTTPS://h.example/a,b;c'd)e: no":      "HTTPS://h.example/… no",
+		"calling https://h.example/a failed":   "calling https://h.example/… failed",
 	} {
 		if got := httpapi.ConcealText(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

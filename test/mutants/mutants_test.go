@@ -54,6 +54,7 @@ var planted = []plant{
 	{m("the reason of a hold has the path of a callback", "functions/flowholds.go", "cmp.Or(out.Cause, out.Err)", "cmp.Or(out.Err, out.Cause)"), "./functions", "TestHoldHasNoPath"},
 	{m("an event in the body replaces the fields of a query", "internal/httpapi/timers.go", "len(q.query) > 0 && schemas.IsEventContent(contentType)", "false && schemas.IsEventContent(contentType)"), "./internal/httpapi", "TestAPI/on_one_node/refusals"},
 	{m("an event as data is sent in binary mode", "functions/httpcall/httpcall.go", "i.cfg.Structured || schemas.IsEventContent(r.Event.DataContentType())", "i.cfg.Structured"), "./functions/httpcall", "TestEventAsData"},
+	{m("an answer without scope payload has the path of a redirect", "internal/httpapi/conceal.go", "			return q.concealText(text)\n", "			return text\n"), "./internal/httpapi", "TestConcealCallbacks"},
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
