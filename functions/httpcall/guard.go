@@ -62,7 +62,9 @@ var classes = []class{
 	{netip.MustParsePrefix("100.100.100.200/32"), "a cloud metadata service", kindMetadata},
 	{netip.MustParsePrefix("192.0.0.192/32"), "a cloud metadata service", kindMetadata},
 	{netip.MustParsePrefix("fd00:ec2::254/128"), "a cloud metadata service", kindMetadata},
+	{netip.MustParsePrefix("168.63.129.16/32"), "a cloud metadata service", kindMetadata}, // WireServer of Azure
 	{netip.MustParsePrefix("fd20:ce::254/128"), "a cloud metadata service", kindMetadata},
+	{netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), "a cloud metadata service", kindMetadata}, // Oracle
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback", kindLoopback},
 	{netip.MustParsePrefix("::1/128"), "loopback", kindLoopback},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private", kindPrivate},
