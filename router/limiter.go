@@ -86,9 +86,7 @@ func (l *limiter) unlimited(adds []*Add) []*Add {
 	if set == nil {
 		var err error
 		if set, err = l.first(); err != nil {
-			for _, a := range adds {
-				l.sink.Delay(a, err)
-			}
+			l.delay(adds, err)
 			return nil
 		}
 	}
@@ -163,6 +161,11 @@ func (l *limiter) decide(svc string, batch []*Add) {
 	// Adds that were delivered before have reserved a time.
 	returnedFirst(batch)
 	limits := set.AddLimits(svc)
+	if i := slices.IndexFunc(limits, func(limit store.AddLimit) bool { return errors.Is(limit.Err, schemas.ErrNewer) }); i >= 0 {
+		l.complain(limits[i].Key, limits[i].Err)
+		l.delay(batch, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s cannot be read by this node; nothing was stored: try again at a node of a newer version (%w)", limits[i].Key, limits[i].Err))
+		return
+	}
 	// Check the pending timers before the rates, so that an add over that limit does not use up a rate.
 	batch = l.reserve(svc, limits, batch)
 	reserved := slices.Clone(batch)
@@ -200,7 +203,8 @@ func returned(a *Add) int {
 // must be in the order of returnedFirst.
 func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) []*Add {
 	if limit.Err != nil {
-		// The limit is not known. A rejection would lose acknowledged adds, so they are delayed.
+		// The value is damaged; decide has delayed the adds under one of a newer version. No node can read a damaged
+		// limit until an operator stores it again, and the adds do not wait for that: it limits nothing.
 		l.complain(limit.Key, limit.Err)
 		return batch
 	}
@@ -212,9 +216,7 @@ func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) [
 	taken, nowNs, err := l.take(ctx, set, limit, batch)
 	if err != nil {
 		l.complain(limit.Key, err)
-		for _, a := range batch {
-			l.sink.Delay(a, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s cannot be read; nothing was stored: try again (%w)", limit.Key, err))
-		}
+		l.delay(batch, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s cannot be read; nothing was stored: try again (%w)", limit.Key, err))
 		return nil
 	}
 	n := 0
@@ -237,6 +239,13 @@ func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) [
 	}
 	each(rejects, func(f refusal) { l.sink.Reject(f.a, f.reason) })
 	return admitted
+}
+
+// delay delays adds. An add of the stream is delivered again.
+func (l *limiter) delay(adds []*Add, err error) {
+	for _, a := range adds {
+		l.sink.Delay(a, err)
+	}
 }
 
 // limited is the refusal of an add.

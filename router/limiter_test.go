@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
@@ -241,4 +244,39 @@ func TestTenantAddsPerSecond(t *testing.T) {
 			t.Errorf("%d of 20 adds of tenant %q were accepted", n, tenant)
 		}
 	}
+}
+
+// TestNewerLimitOfAdds: a node that cannot read the limit of a service, because a newer version stored it, admits and
+// rejects no add of the service. A damaged limit limits nothing.
+func TestNewerLimitOfAdds(t *testing.T) {
+	t.Parallel()
+	f, reg := newFixture(t, store.Config{}), prometheus.NewRegistry()
+	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop(), Registerer: reg})
+	value := func(key, value string) {
+		t.Helper()
+		if _, err := f.js.Publish(t.Context(), "$KV.flows.limit."+base64.RawURLEncoding.EncodeToString([]byte(key)), []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.store.RefreshFlows(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	value("adds:orders", `{"v":99}`)
+	const orders = `"timerafter":"1h","timersvc":"orders"`
+	if _, err := f.r.Add(t.Context(), nil, add("asked", orders)); schemas.CodeOf(err) != schemas.CodeUnavailable || !errors.Is(err, schemas.ErrNewer) || !strings.Contains(err.Error(), "newer version") {
+		t.Fatalf("an add under a limit of a newer version: %v", err)
+	}
+	f.publish(nil, add("published", orders))
+	if _, err := addTo(t, f.r.Service, "mail", `"timerafter":"1h","timersvc":"mail"`); err != nil {
+		t.Errorf("an add of another service: %v", err)
+	}
+	waittest.Until(t, "the published add is delayed", func() bool { return metrictest.Series(t, reg)["belfry_adds_delayed_total/unavailable"] > 0 })
+	if n := f.waiting(); n != 1 {
+		t.Errorf("%d adds are in the stream, want the published one", n)
+	}
+	value("adds:orders", `{}`)
+	if _, err := addTo(t, f.r.Service, "asked", orders); err != nil {
+		t.Errorf("an add under a damaged limit: %v", err)
+	}
+	f.await("/test", "published")
 }

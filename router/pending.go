@@ -81,9 +81,7 @@ func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*
 	}
 	if err := l.counted(l.e.run); err != nil {
 		l.complain(schemas.AddsFlowPrefix+svc, err)
-		for _, a := range batch {
-			l.sink.Delay(a, schemas.Errorf(schemas.CodeUnavailable, "the number of pending timers of %s cannot be read, and has a limit; nothing was stored: try again (%w)", svc, err))
-		}
+		l.delay(batch, schemas.Errorf(schemas.CodeUnavailable, "the number of pending timers of %s cannot be read, and has a limit; nothing was stored: try again (%w)", svc, err))
 		return nil
 	}
 	amounts := make([]quota.Amount, len(batch))

@@ -56,6 +56,7 @@ var planted = []plant{
 	{m("an event as data is sent in binary mode", "functions/httpcall/httpcall.go", "i.cfg.Structured || schemas.IsEventContent(r.Event.DataContentType())", "i.cfg.Structured"), "./functions/httpcall", "TestEventAsData"},
 	{m("an answer without scope payload has the path of a redirect", "internal/httpapi/conceal.go", "			return q.concealText(text)\n", "			return text\n"), "./internal/httpapi", "TestConcealCallbacks"},
 	{m("a metadata service in a private range is allowed with it", "functions/httpcall/guard.go", "fd00:c1::a9fe:a9fe/128\"), \"a cloud metadata service\", kindMetadata}", "fd00:c1::a9fe:a9fe/128\"), \"a cloud metadata service\", kindPrivate}"), "./functions/httpcall", "TestGuardAllows"},
+	{m("a node admits adds under a limit of a newer version", "router/limiter.go", "return errors.Is(limit.Err, schemas.ErrNewer) })", "return false })"), "./router", "TestNewerLimitOfAdds"},
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
