@@ -81,8 +81,8 @@ type Policy struct {
 	// ShortDelay is the longest delay for which a retry waits in its consumer; a longer
 	// retry waits in the wheel.
 	ShortDelay time.Duration
-	// MaxNotNow is the number of "not now" answers of a run that are not counted as
-	// attempts; 0 or less for none.
+	// MaxNotNow is the number of "not now" answers of a run, or since its last replay, that are not counted
+	// as attempts; 0 or less for none.
 	MaxNotNow int
 }
 
@@ -138,15 +138,15 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	if rec.MaxAttempt == 0 {
 		rec.MaxAttempt = max(spec.MaxAttempts, 1)
 	}
-	uncounted := rec.GivenBack(&spec.RetryPolicy)
+	uncounted, free := rec.GivenBack(&spec.RetryPolicy), rec.GivenBackSinceReplay(&spec.RetryPolicy)
 	n, to := rec.Attempt-min(uncounted, rec.Attempt-1), spec.BackoffTo
 	switch {
 	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
 		// The pause doubles as after failures, so that a service without workers costs little.
 		// The cap bounds the delay until a worker that starts late gets the timers.
-		n, to = uncounted+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
+		n, to = free+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
 		rec.MaxAttempt++
-	case out.NotNow && p.MaxNotNow > 0 && int64(uncounted) < int64(p.MaxNotNow):
+	case out.NotNow && p.MaxNotNow > 0 && int64(free) < int64(p.MaxNotNow):
 		n = 1
 		rec.MaxAttempt++
 	}

@@ -112,6 +112,40 @@ func TestUnattempted(t *testing.T) {
 	}
 }
 
+// TestReplayedRunWaits: a replayed run has all its "not now" answers again, and the pauses without a worker begin
+// at the first backoff, however many attempts were made before. They are bounded after each replay.
+func TestReplayedRunWaits(t *testing.T) {
+	t.Parallel()
+	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
+	notNow := callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second, Reason: callback.ReasonRetryLater}
+	rec, calls := deliveredRecord(), 0
+	for replay := range 3 {
+		for calls = 0; !rec.State.Final(); calls++ {
+			rec = p.Next(rec, notNow, testSpec, 1000, 0).Record
+		}
+		if calls != 5+3 {
+			t.Fatalf("after %d replays there were %d calls, want 5 that are free and 3 attempts", replay, calls)
+		}
+		rec.Replay(deliveredRecord().Body, testSpec.MaxAttempts, true, 2000, schemas.Caller{})
+		stored, err := schemas.DecodeRecord(rec.Append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec = stored
+	}
+	none := callback.Outcome{Retryable: true, NotNow: true, Unattempted: true, Reason: callback.ReasonNoResponders}
+	for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		got := p.Next(rec, none, testSpec, 3000, 0)
+		if got.Delay != want {
+			t.Errorf("pause %d without a worker after a replay: %s, want %s", i+1, got.Delay, want)
+		}
+		rec = got.Record
+	}
+	if got := p.Next(rec, callback.Retry(callback.ReasonStatus, "500"), testSpec, 4000, 0); got.Delay != time.Second {
+		t.Errorf("the delay after the first failure since the replay is %s, want the first backoff", got.Delay)
+	}
+}
+
 // TestEveryRunEnds: whatever the callee answers, a run ends within its attempts and a
 // bounded number of attempts that are given back.
 func TestEveryRunEnds(t *testing.T) {

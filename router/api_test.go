@@ -253,7 +253,7 @@ func TestReplay(t *testing.T) {
 		t.Helper()
 		tm := f.await("/test", id)
 		r := tm.Record
-		if r.State != schemas.StateRetrying || !r.Queued || r.Attempt != attempts || r.MaxAttempt != most || r.DueMs > time.Now().UnixMilli()+1000 {
+		if r.State != schemas.StateRetrying || !r.Queued || r.Attempt != attempts || r.MaxAttempt != most || r.Replayed != attempts || r.DueMs > time.Now().UnixMilli()+1000 {
 			t.Errorf("%s: %+v", id, r)
 		}
 		e, err := r.Body.Event()

@@ -278,3 +278,25 @@ func TestHistoryIsBounded(t *testing.T) {
 
 // goldenFormat2 is the encoding of full in format 2.
 const goldenFormat2 = "0203010102030480c0e285e36882c0e285e36884c0e285e36886c0e285e36888c0e285e3688ac0e285e3680607000000000000000000000000000000037376630167066e6174733a78022f7301310174e807016501727a02280280c0e285e36808616e6e406465736b064f5244455253066f72646572730392c0e285e3680000000411038094ebdc0380b09dc2df0180e497d01206200186c0e285e3680f01ee070462757379056c6174657202d6cfe285e368ac0200e807126f662061206c617465722076657273696f6e80808080040002010563652d6964013164617461c7f409d5"
+
+// TestReplayedIsKept: format 2 stores the attempts before the last replay, and an event without them is marked as one
+// whose record has more. A malformed value stays an unknown extension.
+func TestReplayedIsKept(t *testing.T) {
+	t.Parallel()
+	r := full()
+	r.Attempts, r.History, r.Ext, r.DueMs = nil, nil, nil, r.ScheduledMs
+	for _, n := range []uint32{1, 300, math.MaxUint32} {
+		r.Replayed = n
+		got, err := schemas.DecodeRecord(r.Append(nil))
+		if err != nil || !reflect.DeepEqual(got, r) || !r.Extended() {
+			t.Errorf("%v: got\n%+v, want\n%+v", err, got, r)
+		}
+	}
+	for _, value := range [][]byte{{}, {0}, {1, 2}, {0xff}} {
+		r.Replayed, r.Ext = 0, []schemas.Extension{{Type: 14, Value: append([]byte(nil), value...)}}
+		got, err := schemas.DecodeRecord(r.Append(nil))
+		if err != nil || got.Replayed != 0 || len(got.Ext) != 1 {
+			t.Errorf("value %v: got %d and %+v (%v), want an unknown extension", value, got.Replayed, got.Ext, err)
+		}
+	}
+}

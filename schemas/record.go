@@ -104,6 +104,9 @@ type RunState struct {
 	// MaxAttempt is the attempt after which the run is dead-lettered; a replay
 	// raises it.
 	MaxAttempt uint32
+	// Replayed is the value of Attempt at the last replay; 0 if the run was not replayed. Format 1 does
+	// not store it.
+	Replayed uint32
 	// DueMs is the time at which the wheel acts on the record next.
 	DueMs int64
 	// ScheduledMs is the due time that the user asked for, the attribute timerscheduled.

@@ -168,6 +168,12 @@ func (r *Record) GivenBack(policy *RetryPolicy) uint32 {
 	return r.MaxAttempt - policy.MaxAttempts
 }
 
+// GivenBackSinceReplay is GivenBack without the attempts up to the last replay, so each replay begins it at 0.
+func (r *Record) GivenBackSinceReplay(policy *RetryPolicy) uint32 {
+	back := r.GivenBack(policy)
+	return back - min(r.Replayed, back)
+}
+
 // retryPolicy parses the policy in the event's attributes; nil for an event that cannot be
 // parsed.
 func (b *Body) retryPolicy() *RetryPolicy {

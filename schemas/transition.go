@@ -104,7 +104,7 @@ func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64,
 		// Mark in the record that this dead letter has been replayed.
 		r.FiredMs = nowMs
 	}
-	r.MaxAttempt = r.Attempt + attempts
+	r.MaxAttempt, r.Replayed = r.Attempt+attempts, r.Attempt
 	r.Note(Operation{OperationReplay, nowMs, by})
 }
 

@@ -57,6 +57,8 @@ var planted = []plant{
 	{m("an answer without scope payload has the path of a redirect", "internal/httpapi/conceal.go", "			return q.concealText(text)\n", "			return text\n"), "./internal/httpapi", "TestConcealCallbacks"},
 	{m("a metadata service in a private range is allowed with it", "functions/httpcall/guard.go", "fd00:c1::a9fe:a9fe/128\"), \"a cloud metadata service\", kindMetadata}", "fd00:c1::a9fe:a9fe/128\"), \"a cloud metadata service\", kindPrivate}"), "./functions/httpcall", "TestGuardAllows"},
 	{m("a node admits adds under a limit of a newer version", "router/limiter.go", "return errors.Is(limit.Err, schemas.ErrNewer) })", "return false })"), "./router", "TestNewerLimitOfAdds"},
+	{m("a replayed run has no free answers left", "schemas/retry.go", "return back - min(r.Replayed, back)", "return back"), "./functions", "TestReplayedRunWaits"},
+	{m("a record forgets how many attempts came before its replay", "schemas/record_encode.go", "	if r.Replayed != 0 {\n", "	if false {\n"), "./functions", "TestReplayedRunWaits"},
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
