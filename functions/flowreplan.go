@@ -100,22 +100,34 @@ type replanState struct {
 	done       bool
 }
 
+// follow returns the states of changes by the names of their claims: the known state of a change with the same
+// generation, otherwise a new one. It forgets changes that have left the store.
+func follow(known map[string]*replanState, all []relief, now time.Time) map[string]*replanState {
+	next := make(map[string]*replanState, len(all))
+	for _, l := range all {
+		k := known[l.name]
+		if k == nil || k.generation != l.generation {
+			k = &replanState{generation: l.generation, seen: now}
+		}
+		next[l.name] = k
+	}
+	return next
+}
+
 // replan moves waiting events after changes of limits, and ends the rates of targets, until ctx is
 // done.
 func (c *flowControl) replan(ctx context.Context) {
-	known := map[string]*replanState{}
+	var known map[string]*replanState
 	for pause.For(ctx, replanEvery) {
 		set, fresh := c.f.o.Store.FlowsNow()
 		if !fresh || c.steadyFor() < flow.StepSettle {
 			continue
 		}
 		c.endTargetRates(ctx, set)
-		for _, l := range reliefs(set) {
+		all := reliefs(set)
+		known = follow(known, all, time.Now())
+		for _, l := range all {
 			k := known[l.name]
-			if k == nil || k.generation != l.generation {
-				k = &replanState{generation: l.generation, seen: time.Now()}
-				known[l.name] = k
-			}
 			if k.done || time.Since(k.seen) < replanAfter {
 				continue
 			}

@@ -59,6 +59,7 @@ var planted = []plant{
 	{m("a node admits adds under a limit of a newer version", "router/limiter.go", "return errors.Is(limit.Err, schemas.ErrNewer) })", "return false })"), "./router", "TestNewerLimitOfAdds"},
 	{m("a replayed run has no free answers left", "schemas/retry.go", "return back - min(r.Replayed, back)", "return back"), "./functions", "TestReplayedRunWaits"},
 	{m("a record forgets how many attempts came before its replay", "schemas/record_encode.go", "	if r.Replayed != 0 {\n", "	if false {\n"), "./functions", "TestReplayedRunWaits"},
+	{m("a node remembers every hold that has ended", "functions/flowreplan.go", "	next := make(map[string]*replanState, len(all))\n", "	next := known\n	if next == nil {\n		next = map[string]*replanState{}\n	}\n"), "./functions", "TestFollowForgets"},
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
