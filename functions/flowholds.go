@@ -307,7 +307,11 @@ func (c *flowControl) changeHold(key string, change func(h *store.FlowHold) bool
 		h.By = c.f.o.Node
 		return change(h)
 	})
-	if err != nil && c.f.recording.Err() == nil && c.f.complaints.Allow("hold "+key, time.Now()) {
+	about := "hold " + key
+	if schemas.CodeOf(err) == schemas.CodeBadRequest { // too many holds, whatever the key
+		about = "holds"
+	}
+	if err != nil && c.f.recording.Err() == nil && c.f.complaints.Allow(about, time.Now()) {
 		c.f.o.Log.Warn().Err(err).Str("flow", key).Msg("the answer of a target could not be stored as a hold of its flow key; the other events of the key are called as before")
 	}
 	return h, err == nil

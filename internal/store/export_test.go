@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -201,3 +202,13 @@ func (s *Store) Unanswered() (first, last int) {
 
 // DrainRemovals waits until all queued revisions are deleted.
 func (s *Store) DrainRemovals() { s.rem.drain() }
+
+// SetMaxHolds sets the bound of holds.
+func (s *Store) SetMaxHolds(n int) { s.maxHolds = n }
+
+// WithoutExpired returns a copy of the holds after forgetHolds.
+func (s *FlowSet) WithoutExpired(now time.Time) *FlowSet {
+	next := &FlowSet{holds: maps.Clone(s.holds)}
+	next.forgetHolds(now)
+	return next
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,10 @@ import (
 // FlowFresh. A hold is no limit: it begins no generation.
 
 const (
+	// MaxHolds bounds the holds of a store. Nodes that set holds at the same time may exceed it by a few. A hold
+	// counts until its key expires. Each change costs the server a walk over all keys of holds, and each node a
+	// map of them: at the limit some 5 ms and 0.7 MB (BenchmarkHoldChange).
+	MaxHolds = 2_000
 	// MaxHoldReason bounds FlowHold.Reason, in bytes.
 	MaxHoldReason = 256
 	// holdSlack is the time for which a hold is kept after its end, for nodes whose clock is behind.
@@ -26,8 +31,8 @@ const (
 	// endedHoldTTL is the time for which the end of a circuit, or a reset, is kept, so that a node
 	// sees it and moves the events that wait.
 	endedHoldTTL = time.Hour
-	// staleHold is the age at which a copy forgets an unchanged hold. No hold lasts that long without
-	// a change: see flow.MaxHold and flow.CircuitKeep.
+	// staleHold is the age at which a copy forgets an unchanged hold, whatever its end. No hold lasts that long
+	// without a change: see flow.MaxHold and flow.CircuitKeep.
 	staleHold = 3 * time.Hour
 	// holdTries bounds the attempts of ChangeHold after conflicts.
 	holdTries = 10
@@ -88,11 +93,10 @@ func (s *FlowSet) Undisturbed() bool { return s.undisturbed }
 
 // HoldOf returns the hold of a flow key. It may have ended: flow.Hold.Ask tells.
 func (s *FlowSet) HoldOf(key string) (FlowHold, bool) {
-	if len(s.holds) == 0 {
-		return FlowHold{}, false
+	if h := s.holds[key]; h != nil {
+		return *h, true
 	}
-	h, ok := s.holds[key]
-	return h, ok
+	return FlowHold{}, false
 }
 
 // Probing reports whether the circuit of a flow key is open and a probe may begin at a time in Unix
@@ -132,8 +136,8 @@ func (s *FlowSet) HoldsIgnoredBy(nodes []Member, nowNs int64) []string {
 
 func (s *FlowSet) holdsIf(keep func(*FlowHold) bool) (out []FlowHold) {
 	for _, h := range s.holds {
-		if keep(&h) {
-			out = append(out, h)
+		if keep(h) {
+			out = append(out, *h)
 		}
 	}
 	slices.SortFunc(out, func(a, b FlowHold) int { return strings.Compare(a.Key, b.Key) })
@@ -153,25 +157,51 @@ func (s *FlowSet) applyHold(m *jet.Msg) {
 	}
 	if h, err := decodeHold(m); err == nil && h.Key == string(name) {
 		h.stored = m.Time
-		s.holds[h.Key] = h
+		s.holds[h.Key] = &h
 	}
 }
 
-// forgetHolds removes holds that were stored long before a time.
+// forgetHolds removes holds whose keys have expired at a time of the stream's leader. The stream sends no message
+// for them.
 func (s *FlowSet) forgetHolds(now time.Time) {
-	for key, h := range s.holds {
-		if now.Sub(h.stored) > staleHold {
-			delete(s.holds, key)
+	maps.DeleteFunc(s.holds, func(_ string, h *FlowHold) bool { return h.expired(now) })
+}
+
+// expired reports whether the key of the hold has expired at a time.
+func (h *FlowHold) expired(now time.Time) bool {
+	return now.Sub(h.stored) > min(h.ttl(), staleHold)
+}
+
+// ttl returns the time for which the key of the hold is kept after AtMs.
+func (h *FlowHold) ttl() time.Duration {
+	ttl := time.Duration(max(h.Hold.EndsNs()-h.AtMs*int64(time.Millisecond), 0)) + holdSlack
+	if h.EndedMs != 0 {
+		ttl = max(ttl, endedHoldTTL)
+	}
+	return ttl
+}
+
+// full reports whether the copy has MaxHolds holds, or another number, whose keys have not expired.
+func (s *FlowSet) full(most int, now time.Time) bool {
+	if len(s.holds) < most {
+		return false
+	}
+	n := 0
+	for _, h := range s.holds {
+		if !h.expired(now) {
+			n++
 		}
 	}
+	return n >= most
 }
 
 // ChangeHold changes the hold of a flow key by compare-and-set, and returns it as it is then.
 // change gets the zero FlowHold with the key if there is none, and may be called again after a
 // conflict; it returns false to leave the hold as it is. When ChangeHold returns without an error,
 // this node obeys the change, and the others do within FlowFresh. nowMs is the cluster's time.
-// Errors: schemas.ErrStoreFull; schemas.ErrUnavailable, after which the change may have been made,
-// and while a live node does not know flow control.
+// Errors: schemas.CodeBadRequest for a new hold beyond MaxHolds; schemas.ErrStoreFull;
+// schemas.ErrUnavailable, after which the change may have been made, and while a live node does not know
+// flow control.
 func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change func(h *FlowHold) bool) (FlowHold, error) {
 	if err := f.callbacks(); err != nil {
 		return FlowHold{}, err
@@ -184,11 +214,15 @@ func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change 
 		if nowMs-h.EndedMs > endedHoldTTL.Milliseconds() {
 			h.EndedMs = 0
 		}
+		isNew := h.Hold == flow.Hold{} && h.EndedMs == 0
 		if !change(&h) {
 			return nil
 		}
+		if set, _ := f.FlowsNow(); isNew && set != nil && set.full(f.maxHolds, time.UnixMilli(nowMs)) {
+			return schemas.Errorf(schemas.CodeBadRequest, "there are %d holds of flow keys, which is the limit: use fewer flow keys (timerflow)", f.maxHolds)
+		}
 		h.AtMs = nowMs
-		if h.Rev, err = f.putHold(ctx, &h, nowMs); err == nil {
+		if h.Rev, err = f.putHold(ctx, &h); err == nil {
 			_, err = f.RefreshFlows(ctx)
 		}
 		return err
@@ -238,14 +272,10 @@ func (f *Flows) readHold(ctx context.Context, key string) (FlowHold, error) {
 }
 
 // putHold writes a hold, which expires when it has ended.
-func (f *Flows) putHold(ctx context.Context, h *FlowHold, nowMs int64) (uint64, error) {
-	ttl := time.Duration(max(h.Hold.EndsNs()-nowMs*int64(time.Millisecond), 0)) + holdSlack
-	if h.EndedMs != 0 {
-		ttl = max(ttl, endedHoldTTL)
-	}
+func (f *Flows) putHold(ctx context.Context, h *FlowHold) (uint64, error) {
 	b, err := marshalSummed(storedHold{Version: flowVersion, Key: h.Key, Hold: h.Hold, Reason: h.Reason, AtMs: h.AtMs, By: h.By, Ended: h.EndedMs})
 	if err != nil {
 		return 0, err
 	}
-	return f.jet.Put(ctx, holdSubject(h.Key), b, h.Rev, ttl)
+	return f.jet.Put(ctx, holdSubject(h.Key), b, h.Rev, h.ttl())
 }

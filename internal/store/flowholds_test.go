@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"encoding/base64"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,5 +122,88 @@ func TestHoldTTL(t *testing.T) {
 	}
 	if ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL")); err != nil || ttl < 89*time.Second || ttl > 92*time.Second {
 		t.Errorf("the hold is kept for %s (%v), want 30 s and a minute", ttl, err)
+	}
+}
+
+// TestHoldsAreBounded: beyond the bound a key gets no new hold; existing holds change as before. A hold whose key has
+// expired frees its place, and the copies of nodes forget it.
+func TestHoldsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := limits(t, natstest.Run(t).Connect(), "a")
+	s.SetMaxHolds(20)
+	now := time.Now()
+	hold := func(key string, at time.Time, d time.Duration) error {
+		_, err := s.ChangeHold(t.Context(), key, at.UnixMilli(), func(h *store.FlowHold) bool { return h.Hold.RetryAfter(d, at.UnixNano()) })
+		return err
+	}
+	for i := range 20 {
+		d := time.Hour
+		if i == 0 {
+			d = time.Second
+		}
+		if err := hold(fmt.Sprint("k", i), now, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := hold("another", now, time.Hour); schemas.CodeOf(err) != schemas.CodeBadRequest || !strings.Contains(err.Error(), "20 holds") {
+		t.Errorf("a hold beyond the bound: %v", err)
+	}
+	if _, ok, err := s.ResetHold(t.Context(), "another", "ann", now.UnixMilli()); ok || err != nil {
+		t.Errorf("the reset of a key without a hold: %v, %v", ok, err)
+	}
+	if err := hold("k7", now.Add(10*time.Minute), time.Hour); err != nil {
+		t.Errorf("the extension of a hold: %v", err)
+	}
+	later := now.Add(10 * time.Minute).UnixNano()
+	if set, _ := s.FlowsNow(); len(set.Holds(later)) != 19 {
+		t.Errorf("got %d holds that last, want all but the first", len(set.Holds(later)))
+	}
+	// The key of the first hold expires a minute after its end.
+	if err := hold("another", now.Add(30*time.Second), time.Hour); err == nil {
+		t.Error("a hold frees its place before its key expires")
+	}
+	if err := hold("another", now.Add(90*time.Second), time.Hour); err != nil {
+		t.Errorf("a hold after another has expired: %v", err)
+	}
+	set, err := s.RefreshFlows(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := set.HoldOf("k0"); !ok {
+		t.Error("the copy has forgotten a hold that the stream still has")
+	}
+	set = set.WithoutExpired(now.Add(90 * time.Second))
+	if _, ok := set.HoldOf("k0"); ok {
+		t.Error("the copy has a hold whose key has expired")
+	}
+	if _, ok := set.HoldOf("k1"); !ok {
+		t.Error("the copy has forgotten a hold that has not ended")
+	}
+}
+
+// BenchmarkHoldChange measures the change of one hold among others.
+func BenchmarkHoldChange(b *testing.B) {
+	for _, n := range []int{1, store.MaxHolds} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := limits(b, natstest.Run(b).Connect(), "a")
+			now := time.Now()
+			change := func(key string, d time.Duration) {
+				if _, err := s.ChangeHold(b.Context(), key, now.UnixMilli(), func(h *store.FlowHold) bool { return h.Hold.RetryAfter(d, now.UnixNano()) }); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for i := range n {
+				change(fmt.Sprint("k", i), time.Minute)
+			}
+			d := time.Minute
+			b.ReportAllocs()
+			for b.Loop() {
+				d += d / 5
+				if d > time.Hour {
+					now, d = now.Add(time.Hour), time.Minute
+				}
+				change("k0", d)
+			}
+		})
 	}
 }

@@ -47,6 +47,8 @@ type Flows struct {
 	callbacks, tenantKeys, adds, pending, quotas func() error
 
 	copy freshCopy[*FlowSet]
+	// maxHolds is MaxHolds, or less in tests.
+	maxHolds int
 }
 
 const (
@@ -82,7 +84,7 @@ const (
 )
 
 func newFlows(c *jet.Client, callbacks, tenantKeys, adds, pending, quotas func() error, log zerolog.Logger) *Flows {
-	return &Flows{jet: c, callbacks: callbacks, tenantKeys: tenantKeys, adds: adds, pending: pending, quotas: quotas, log: log, copy: freshCopy[*FlowSet]{
+	return &Flows{jet: c, callbacks: callbacks, tenantKeys: tenantKeys, adds: adds, pending: pending, quotas: quotas, log: log, maxHolds: MaxHolds, copy: freshCopy[*FlowSet]{
 		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
 	}}
 }
@@ -103,9 +105,9 @@ func (c limitSource) has(ctx context.Context, seq uint64) (bool, error) {
 
 func (c limitSource) readAfter(ctx context.Context, from *FlowSet) (*FlowSet, error) {
 	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all), holds: maps.Clone(from.holds), targets: maps.Clone(from.targets)}
-	set.forgetHolds(time.Now())
+	var newest time.Time
 	err := c.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + ">"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
-		set.Seq = m.Sequence
+		set.Seq, newest = m.Sequence, m.Time
 		if strings.HasPrefix(m.Subject, targetPrefix) {
 			set.applyTarget(&m)
 		} else {
@@ -113,6 +115,7 @@ func (c limitSource) readAfter(ctx context.Context, from *FlowSet) (*FlowSet, er
 		}
 		return true, nil
 	})
+	set.forgetHolds(newest)
 	set.index()
 	return set, err
 }
@@ -239,9 +242,9 @@ type FlowSet struct {
 	targets map[string]TargetRate
 	// adds has the limits of adds that are not deleted, in the order in which they apply.
 	adds []FlowLimit
-	// holds has the holds by flow key; see flowholds.go. undisturbed is true if there are neither
+	// holds has the holds by flow key; see flowholds.go. Copies share the holds, so a copy costs little. undisturbed is true if there are neither
 	// holds nor limits of callbacks.
-	holds       map[string]FlowHold
+	holds       map[string]*FlowHold
 	undisturbed bool
 	// pending identifies the services whose pending timers are limited; see PendingSelection.
 	pending string
@@ -254,7 +257,7 @@ type FlowSet struct {
 }
 
 func newFlowSet() *FlowSet {
-	return &FlowSet{all: map[string]FlowLimit{}, holds: map[string]FlowHold{}, targets: map[string]TargetRate{}, undisturbed: true}
+	return &FlowSet{all: map[string]FlowLimit{}, holds: map[string]*FlowHold{}, targets: map[string]TargetRate{}, undisturbed: true}
 }
 
 // Empty reports whether there is no limit of callbacks.
@@ -338,37 +341,6 @@ func (s *FlowSet) hold(prefix, name string) (key string, l FlowLimit, ok bool) {
 
 // holds reports whether no call may begin under the limit.
 func (l *FlowLimit) holds() bool { return l.Limit.Paused || l.Err != nil }
-
-// IgnoredBy returns the names of those of the given live nodes that make callbacks and do not obey
-// the limits, because their version has no flow control; none if there is no limit.
-func (s *FlowSet) IgnoredBy(nodes []Member) []string {
-	if s.Empty() {
-		return nil
-	}
-	return olderNodes(nodes, LevelFlow, "functions")
-}
-
-// TurnsIgnoredBy returns the names of those of the given live nodes that make callbacks and may not take
-// turns with parallel calls (flow.State.Turns), because their version may not know turns: when such a
-// node writes the state of a flow key, the turns are lost. None if no limit has Parallel.
-func (s *FlowSet) TurnsIgnoredBy(nodes []Member) []string {
-	if len(s.sorted(func(l *FlowLimit) bool { return l.Limit.Parallel > 0 && !l.Deleted })) == 0 {
-		return nil
-	}
-	return olderNodes(nodes, LevelAdds, "functions") // turns have no level; LevelAdds is the first after them
-}
-
-// olderNodes returns the names of the nodes that have a role and do not read a level. A node that
-// states no roles has all.
-func olderNodes(nodes []Member, level FormatLevel, role string) (names []string) {
-	for _, n := range nodes {
-		p := &n.Presence
-		if p.Reads < level && (len(p.Roles) == 0 || slices.Contains(p.Roles, role)) {
-			names = append(names, n.Node)
-		}
-	}
-	return names
-}
 
 // All returns the limits by pattern, in order.
 func (s *FlowSet) All() []FlowLimit { return s.sorted(func(l *FlowLimit) bool { return !l.Deleted }) }

@@ -22,7 +22,7 @@ import (
 var aLimit = flow.Limit{Rate: flow.Rate{Count: 100, Per: time.Minute}, Burst: 10}
 
 // limits opens a store that may store limits.
-func limits(t *testing.T, nc *nats.Conn, node string) *store.Store {
+func limits(t testing.TB, nc *nats.Conn, node string) *store.Store {
 	t.Helper()
 	s := open(t, nc, func(c *store.Config) { c.Node = node })
 	if _, err := s.Beat(t.Context()); err != nil {

@@ -60,6 +60,8 @@ var planted = []plant{
 	{m("a replayed run has no free answers left", "schemas/retry.go", "return back - min(r.Replayed, back)", "return back"), "./functions", "TestReplayedRunWaits"},
 	{m("a record forgets how many attempts came before its replay", "schemas/record_encode.go", "	if r.Replayed != 0 {\n", "	if false {\n"), "./functions", "TestReplayedRunWaits"},
 	{m("a node remembers every hold that has ended", "functions/flowreplan.go", "	next := make(map[string]*replanState, len(all))\n", "	next := known\n	if next == nil {\n		next = map[string]*replanState{}\n	}\n"), "./functions", "TestFollowForgets"},
+	{m("the number of holds has no bound", "internal/store/flowholds.go", "if set, _ := f.FlowsNow(); isNew && set", "if set, _ := f.FlowsNow(); false && isNew && set"), "./internal/store", "TestHoldsAreBounded"},
+	{m("a hold frees its place only when it is replaced", "internal/store/flowholds.go", "return now.Sub(h.stored) > min(h.ttl(), staleHold)", "return now.Sub(h.stored) > staleHold"), "./internal/store", "TestHoldsAreBounded"},
 	{m("a callback of a damaged record keeps its permit", "functions/delivery.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./functions", "TestDamagedRecordHoldsNoPermit"},
 	{m("an add of a damaged record is delivered for ever", "router/writer.go", "case errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestDuplicateOfDamagedRecord"},
 	{m("a clock passes a damaged record before it is reported", "internal/store/clock.go", "if err := k.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {"), "./internal/store", "TestConformance$/DamageReport"},
