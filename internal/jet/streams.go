@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -37,6 +38,30 @@ type StreamAdmin struct{ conn *Connection }
 // Stream describes a stream. Errors: ErrNoStream.
 func (c *StreamAdmin) Stream(ctx context.Context, name string) (StreamInfo, error) {
 	return c.streamInfo(ctx, name, nil)
+}
+
+// leaderSilence is how long ago a leader must have heard from a majority to be certain that there is no other one. A follower
+// waits for at least four seconds before it stands for election (minElectionTimeout in nats-server's raft.go).
+const leaderSilence = 3 * time.Second
+
+// LeaderInfo is Stream, by a server that led the stream when it answered. A server that has led it and was cut off or paused
+// answers Stream for up to 20 seconds (work-around 21). LeaderInfo fails as soon as that server has not heard from a majority
+// for three seconds, and before another one leads. Errors: ErrNoStream, ErrUnavailable.
+func (c *StreamAdmin) LeaderInfo(ctx context.Context, name string) (StreamInfo, error) {
+	info, err := c.Stream(ctx, name)
+	if err != nil || info.Cluster == nil || len(info.Cluster.Replicas) == 0 {
+		return info, err
+	}
+	heard := 1 // the server itself
+	for _, r := range info.Cluster.Replicas {
+		if r.Active > 0 && r.Active <= leaderSilence { // 0: never
+			heard++
+		}
+	}
+	if servers := len(info.Cluster.Replicas) + 1; heard <= servers/2 {
+		return info, c.conn.mapErr.errorf(ErrUnavailable, "look up stream %s: server %s answered as its leader, and has heard from %d of %d servers in the last %s, itself included", name, info.Cluster.Leader, heard, servers, leaderSilence)
+	}
+	return info, nil
 }
 
 // Subjects returns the number of messages of each subject of a stream, with its state.

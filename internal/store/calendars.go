@@ -132,7 +132,7 @@ func newCalendars(c *jet.Client, moved func(time.Time) time.Time, log zerolog.Lo
 
 // LastCalendar implements CalendarKeys.
 func (b calendarBucket) LastCalendar(ctx context.Context) (uint64, error) {
-	info, err := b.jet.Stream(ctx, calendarsStream)
+	info, err := b.jet.LeaderInfo(ctx, calendarsStream)
 	return info.State.LastSeq, err
 }
 

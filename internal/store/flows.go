@@ -83,20 +83,29 @@ const (
 	maxFlowMatches = 10_000
 )
 
-func newFlows(c *jet.Client, callbacks, tenantKeys, adds, pending, quotas func() error, log zerolog.Logger) *Flows {
+func newFlows(c *jet.Client, replicated bool, callbacks, tenantKeys, adds, pending, quotas func() error, log zerolog.Logger) *Flows {
 	return &Flows{jet: c, callbacks: callbacks, tenantKeys: tenantKeys, adds: adds, pending: pending, quotas: quotas, log: log, maxHolds: MaxHolds, copy: freshCopy[*FlowSet]{
-		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
+		source: limitSource{c, replicated}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
 	}}
 }
 
 // limitSource reads limits for a copy.
-type limitSource struct{ jet *jet.Client }
+type limitSource struct {
+	jet *jet.Client
+	// replicated is true if the stream has replicas: then a server that has led it may answer.
+	replicated bool
+}
 
 func (c limitSource) empty() *FlowSet { return newFlowSet() }
 func (c limitSource) what() string    { return "flow limits" }
 
 func (c limitSource) last(ctx context.Context) (uint64, error) {
-	return c.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + ">"}})
+	last, err := c.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + ">"}})
+	if err != nil || !c.replicated {
+		return last, err
+	}
+	_, err = c.jet.LeaderInfo(ctx, flowsStream)
+	return last, err
 }
 
 func (c limitSource) has(ctx context.Context, seq uint64) (bool, error) {

@@ -51,7 +51,8 @@ type sequenced interface {
 type copySource[S sequenced] interface {
 	// empty returns the copy of an empty bucket.
 	empty() S
-	// last returns the sequence of the last change, as the stream's leader knows it.
+	// last returns the sequence of the last change, as the stream's leader knows it. A server that has led the stream before must
+	// not decide: see jet.LeaderInfo.
 	last(ctx context.Context) (uint64, error)
 	// readAfter returns a copy with the changes after those of from. A replica that is behind
 	// may answer.

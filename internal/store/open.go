@@ -97,7 +97,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
 	calendars := newCalendars(c, cfg.Moved, log)
 	s.Calendars = calendars
-	s.Flows = newFlows(c, s.CanLimit, s.CanKeyTenants, s.CanLimitAdds, s.CanLimitPending, s.CanLimitQuotas, log)
+	s.Flows = newFlows(c, cfg.Replicas > 1, s.CanLimit, s.CanKeyTenants, s.CanLimitAdds, s.CanLimitPending, s.CanLimitQuotas, log)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload, newTenantFired(c, s.background, cfg.TenantFired))
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)

@@ -65,7 +65,7 @@ func (v *View) ReadCalendars(ctx context.Context) (*CalendarSet, error) {
 // ReadFlows reads all limits of flow keys. A store of a version without flow control has none.
 // Errors: schemas.ErrUnavailable.
 func (v *View) ReadFlows(ctx context.Context) (*FlowSet, error) {
-	set, err := newFlows(v.jet, nil, nil, nil, nil, nil, v.log).RefreshFlows(ctx)
+	set, err := newFlows(v.jet, false, nil, nil, nil, nil, nil, v.log).RefreshFlows(ctx)
 	if errors.Is(err, jet.ErrNoStream) {
 		return newFlowSet(), nil
 	}

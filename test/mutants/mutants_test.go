@@ -30,6 +30,8 @@ var planted = []plant{
 	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "if t.Record.State.Final() {\n\t\t\t\tw.TTL", "if true {\n\t\t\t\tw.TTL"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("dead letters have no message id", "functions/result.go", "d.claim.RunID().RetryMsgID(p.Record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/jet/get.go", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 1", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 2"), "./internal/store", "TestConformance$/LargeAnswers"},
+	{m("a copy of the limits is confirmed by a former leader", "internal/store/flows.go", "if err != nil || !c.replicated {", "if err != nil || c.replicated {"), "./internal/store", "TestCutOffLeader"},
+	{m("a server that has heard from nobody leads", "internal/jet/streams.go", "heard <= servers/2", "heard < servers/2"), "./internal/store", "TestCutOffLeader"},
 	{m("the revision before a write without an answer stays", "internal/store/records.go", "case errors.Is(err, schemas.ErrUnavailable):", "case errors.Is(err, schemas.ErrUnavailable) && w.Rev == 0:"), "./internal/store", "TestUnansweredWrites"},
 	{m("the revision before a write that is stored late stays", "internal/store/unanswered.go", "			u.back(1, writes[i:i+1])\n", ""), "./internal/store", "TestUnansweredLateWrite"},
 	{m("a failed look at the revision before a write without an answer is not repeated", "internal/store/unanswered.go", "			u.back(look, writes[i:])\n", ""), "./internal/store", "TestUnansweredWrites"},
