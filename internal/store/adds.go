@@ -135,7 +135,7 @@ func (a *Adds) stateAfter(ctx context.Context, t time.Time) (jet.StreamInfo, err
 		return s.info, nil
 	}
 	at := time.Now()
-	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
+	info, err := a.jet.LeaderInfo(ctx, schemas.StreamAdd) // a former leader may have an empty stream
 	if err == nil {
 		s.at, s.info = at, info
 	}

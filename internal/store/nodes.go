@@ -121,7 +121,10 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	if err != nil {
 		return Stamp{}, err
 	}
-	if m.Sequence != a.Seq {
+	switch {
+	case m.Sequence < a.Seq:
+		return Stamp{}, schemas.Errorf(schemas.CodeUnavailable, "read presence: a server that has led the stream before answered with the heartbeat before")
+	case m.Sequence > a.Seq:
 		// The stored heartbeat is that of another process with the same node name.
 		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each process its own name", n.node)
 	}

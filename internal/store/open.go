@@ -170,7 +170,7 @@ func (s *Store) openRecords() {
 	r := s.Reader
 	r.gc, r.ended = s.revisionGC, s.EndedLists
 	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards), cache: newRecordCache(s.jet)}
-	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader}
+	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader, replicated: replicated}
 	s.Inspector = &Inspector{
 		jet: s.jet, shards: s.Shards, nodes: s.Nodes, dec: dec, index: s.Index, reports: s.DamageReports,
 		retention: s.cfg.Retention, replicated: replicated,

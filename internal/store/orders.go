@@ -25,6 +25,8 @@ type Orders struct {
 	jet     *jet.Client
 	records *Records
 	reader  *Reader
+	// replicated is true if the shards' streams have replicas: then a server that has led a shard may answer.
+	replicated bool
 }
 
 const (
@@ -175,8 +177,14 @@ func (o *Orders) wake(ctx context.Context, wakes []order.Wake, nowMs int64) (end
 // wakeOne reports whether an event is concluded. A record that waits in its consumer, or is on its
 // way there, asks by itself.
 func (o *Orders) wakeOne(ctx context.Context, w order.Wake, nowMs int64) (ended bool, err error) {
+	get, sure := o.reader.Get, !o.replicated
 	for {
-		t, err := o.reader.Get(ctx, w.Event.ID)
+		t, err := get(ctx, w.Event.ID)
+		if !sure && (errors.Is(err, schemas.ErrNotFound) || err == nil && hasEnded(&t.Record)) {
+			// Nothing else checks this answer: the turn is given to the next event.
+			get, sure = o.reader.GetNewest, true
+			continue
+		}
 		switch {
 		case errors.Is(err, schemas.ErrNotFound):
 			return true, nil
@@ -186,8 +194,8 @@ func (o *Orders) wakeOne(ctx context.Context, w order.Wake, nowMs int64) (ended 
 			return false, err
 		}
 		rec := t.Record
-		if rec.State.Final() || rec.State == schemas.StatePending || rec.State == schemas.StatePaused {
-			return true, nil // a pending record is that of a later timer with the same id
+		if hasEnded(&rec) {
+			return true, nil
 		}
 		if atMs := max(w.AtMs, nowMs); rec.AwaitsTurn() && rec.Deferral.SlotMs > atMs {
 			rec.MoveSlot(0, atMs)
@@ -202,6 +210,12 @@ func (o *Orders) wakeOne(ctx context.Context, w order.Wake, nowMs int64) (ended 
 			return false, err
 		}
 	}
+}
+
+// hasEnded reports whether an event in an ordering key is concluded, according to its record. A pending record is that of a later
+// timer with the same id.
+func hasEnded(r *schemas.Record) bool {
+	return r.State.Final() || r.State == schemas.StatePending || r.State == schemas.StatePaused
 }
 
 // EndOrder reports that an event is concluded, such as by a cancel, and gives its turn to the next.

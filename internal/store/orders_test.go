@@ -15,7 +15,18 @@ import (
 // that confirms it. The question is answered, and the others of the key are not affected.
 func TestOrderOfEnded(t *testing.T) {
 	t.Parallel()
-	s := open(t, natstest.Run(t).Connect())
+	t.Run("one server", func(t *testing.T) {
+		t.Parallel()
+		orderOfEnded(t, open(t, natstest.Run(t).Connect()))
+	})
+	t.Run("replicas", func(t *testing.T) { // the record is read a second time
+		t.Parallel()
+		orderOfEnded(t, open(t, natstest.Cluster3(t).Connect(), func(c *store.Config) { c.Replicas = 3 }))
+	})
+}
+
+func orderOfEnded(t *testing.T, s *store.Store) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	k := store.OrderKey{Service: "s", Key: "k"}
