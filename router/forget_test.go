@@ -95,7 +95,7 @@ func TestFailedCancelKeepsTheTimer(t *testing.T) {
 		t.Fatalf("the cancel is answered with %q", code)
 	}
 	waittest.Until(f.t, "the timer is indexed", func() bool {
-		load, err := f.store.LoadTicks(t.Context(), geo.Shard(spec.Timer), []int64{geo.Tick(spec.DueMs)}, 10, 0, 0)
+		load, err := f.store.LoadTicks(t.Context(), geo.Shard(spec.Timer), []int64{geo.Tick(spec.DueMs)}, 10, 0, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -81,7 +81,7 @@ func TestDuplicateRepairsTheIndex(t *testing.T) {
 	g := f.store.Geometry()
 	tick := g.Tick(due.UnixMilli())
 	found := func() bool {
-		load, err := f.store.LoadTicks(t.Context(), g.Shard(id), []int64{tick}, 10, 0, 0)
+		load, err := f.store.LoadTicks(t.Context(), g.Shard(id), []int64{tick}, 10, 0, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestDuplicateRepairsAClaimedTimer(t *testing.T) {
 	}
 	first := g.Tick(time.Now().UnixMilli())
 	found := func(ticks ...int64) bool {
-		load, err := f.store.LoadTicks(t.Context(), g.Shard(id), ticks, 10, 0, 0)
+		load, err := f.store.LoadTicks(t.Context(), g.Shard(id), ticks, 10, 0, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -232,7 +232,7 @@ func removeBlock(t *testing.T, dir string, at int) {
 func indexed(t *testing.T, s *store.Store, tick int64, want int) {
 	t.Helper()
 	waittest.Until(t, "an index of all timers", func() bool {
-		load, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, 0)
+		load, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, 0, nil)
 		n := 0
 		for _, tm := range load.Timers {
 			if s.Geometry().Tick(tm.Record.DueMs) == tick {

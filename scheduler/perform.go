@@ -121,7 +121,7 @@ func (t *Term) read(a Action) {
 	switch a := a.(type) {
 	case ActLoad:
 		t.later(a.Delay, func(ctx context.Context) {
-			load, err := t.cfg.Store.LoadTicks(ctx, t.cfg.Shard, a.Ticks, a.Limit, a.After, a.Seen)
+			load, err := t.cfg.Store.LoadTicks(ctx, t.cfg.Shard, a.Ticks, a.Limit, a.After, a.Seen, t.near)
 			t.failed("load", err)
 			t.put(EvLoaded{Load: load, Err: err})
 		})

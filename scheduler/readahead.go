@@ -68,6 +68,9 @@ func (r *readAhead) nextTicks(through, wheelSize int64) []int64 {
 	return ticks
 }
 
+// loadsLater reports whether a timer that is due at dueMs (Unix milliseconds) waits for a later load.
+func (k *Core) loadsLater(dueMs int64) bool { return k.cfg.Geometry.Tick(dueMs) > k.ahead.horizon }
+
 // ended notes that a read has ended, and reports whether it succeeded.
 func (r *readAhead) ended(err error) (ok bool) {
 	r.loading = false

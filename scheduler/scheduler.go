@@ -23,6 +23,10 @@ type Scheduler struct {
 	done  chan struct{}      // closed when no shard is left
 }
 
+// nearBytes bounds the memory of a node for timers that are due soon; see store.Near. It is for some 120,000 timers with 400
+// bytes of data.
+const nearBytes = 64 << 20
+
 // New checks the options and registers the metrics. The scheduler does nothing until Start.
 func New(o Options) (*Scheduler, error) {
 	if err := o.setDefaults(); err != nil {
@@ -33,9 +37,9 @@ func New(o Options) (*Scheduler, error) {
 		return nil, fmt.Errorf("scheduler: register metrics: %w", err)
 	}
 	s := &Scheduler{o: o}
-	p, b := &precision{spare: o.Spare}, &Backlog{}
+	p, b, near := &precision{spare: o.Spare}, &Backlog{}, store.NewNearMemory(nearBytes)
 	for n := range o.Store.Geometry().Shards {
-		s.shards = append(s.shards, newShard(n, &s.o, p, b, m))
+		s.shards = append(s.shards, newShard(n, &s.o, p, b, near, m))
 	}
 	return s, nil
 }

@@ -72,11 +72,11 @@ type shard struct {
 	wake chan struct{}
 }
 
-func newShard(n int, o *Options, p *precision, b *Backlog, m *metrics) *shard {
+func newShard(n int, o *Options, p *precision, b *Backlog, near *store.NearMemory, m *metrics) *shard {
 	return &shard{
 		shardState: newShardState(n, m, o.Log), n: n, o: o, precision: p, wake: make(chan struct{}, 1),
 		cfg: TermConfig{
-			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Heartbeat: o.Heartbeat, Messages: o.Store.Messages, Calendars: o.Store.CalendarsNow, Limits: o.Store, Ended: o.Store, Tracing: o.Tracing,
+			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Heartbeat: o.Heartbeat, Messages: o.Store.Messages, Calendars: o.Store.CalendarsNow, Limits: o.Store, Ended: o.Store, Near: near, Tracing: o.Tracing,
 			Core: CoreConfig{
 				Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: min(o.IndexKeep, DefaultIndexKeep).Milliseconds() / 2,
 				SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, FirstInflight: firstInflight, FirstFireAtOnce: firstFireAtOnce, FireAtOnce: fireAtOnce, Retention: o.Retention, Backlog: b,

@@ -14,7 +14,7 @@ import (
 
 // IndexStore reads and writes the index: which records to look at when a tick is due.
 type IndexStore interface {
-	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
+	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *store.Near) (store.Load, error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	PutIndexes(ctx context.Context, tick int64, ids []schemas.TimerID) error
 }

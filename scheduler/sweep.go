@@ -105,7 +105,7 @@ func (s *Sweeper) load(ctx context.Context, ticks []int64, after, seen uint64) (
 	if s.behind {
 		limit = maxPage
 	}
-	return s.Store.LoadTicks(ctx, s.Shard, ticks, limit, after, seen)
+	return s.Store.LoadTicks(ctx, s.Shard, ticks, limit, after, seen, nil)
 }
 
 // newer reports the first tick of the records that this node cannot read.

@@ -113,6 +113,8 @@ type TermConfig struct {
 	// Messages, if not nil, counts the messages of the shard's stream for the next owner;
 	// see store.Expectation.
 	Messages func(ctx context.Context, shard int) (n uint64, atMs int64, err error)
+	// Near, if not nil, is the memory for timers that are due soon; see store.Near.
+	Near *store.NearMemory
 	// Tracing, if not nil, makes the spans of firings.
 	Tracing *tracing.Tracer
 	// Trace, if not nil, receives each action before it is carried out, and each result when
@@ -176,6 +178,7 @@ type Term struct {
 	older   olderPlans
 	limited limitedCount
 	ended   endedTimers
+	near    *store.Near // nil without TermConfig.Near
 	// tailRev is the revision up to which the core knows the records of the tail.
 	tailRev uint64
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
@@ -194,7 +197,7 @@ func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
 		c.LeaseCheckEvery = leaseCheckEvery
 	}
 	clock, _ := lease.Clock()
-	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}, overdueLog: throttle.Log{Every: skipLogEvery}}
+	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), near: store.NewNear(c.Near), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}, overdueLog: throttle.Log{Every: skipLogEvery}}
 	t.planned.Store(&clock.Basis)
 	t.ended.resume(&c.Core, &clock)
 	s.watermarkMs.Store(clock.TimeMs)
@@ -221,6 +224,7 @@ func (t *Term) Start() {
 // End marks the shard as not owned. Call it once, after the last Turn.
 func (t *Term) End() {
 	t.core.End()
+	t.near.Clear()
 	t.setState(0)
 }
 
@@ -296,12 +300,14 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 	}
 	t.events = t.in.take(t.events)
 	for i, ev := range t.events {
-		switch ev.(type) {
+		switch ev := ev.(type) {
 		case EvRecount:
 			t.limited.recount()
 			t.ended.lost()
+			t.near.Clear()
 		case EvVoid:
 			t.limited.recount() // the tail does not bring the delete
+			t.near.Forget(ev.ID)
 		}
 		t.step(ev)
 		t.events[i] = nil
@@ -325,6 +331,8 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 				t.ended.note(&tail.Timer, t.nowMs)
 			}
 			t.tailRev = max(t.tailRev, tail.Timer.Rev)
+			due := tail.Timer.Record.DueMs
+			t.near.Note(&tail.Timer, due-t.nowMs <= store.NearFor && t.core.loadsLater(due))
 		}
 		t.step(ev)
 	}

@@ -50,7 +50,7 @@ type sweptStore struct {
 	limits []int // the limit of each read that succeeded
 }
 
-func (s *sweptStore) LoadTicks(_ context.Context, _ int, ticks []int64, limit int, _, _ uint64) (store.Load, error) {
+func (s *sweptStore) LoadTicks(_ context.Context, _ int, ticks []int64, limit int, _, _ uint64, _ *store.Near) (store.Load, error) {
 	s.reads = append(s.reads, len(ticks))
 	n := s.timers * len(ticks)
 	if len(ticks) > 1 && n > limit {

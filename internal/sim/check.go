@@ -87,6 +87,8 @@ const (
 	// PropReturned: a timer that has ended does not fire again after a killed server has brought an earlier revision of its record
 	// back, and the revision is deleted. Both hold from returnedBound after the return and the last fault.
 	PropReturned = "an ended timer does not return"
+	// PropLoaded: a load returns each record as of the tail, or a later revision.
+	PropLoaded = "a load is as of the tail"
 	// PropIndexed: a waiting record has an index entry.
 	PropIndexed = "every waiting record is indexed"
 )

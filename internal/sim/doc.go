@@ -90,6 +90,12 @@
 // expires, the shard's clock says so, or an owner had the time to write it (mustList). Outages that
 // are longer than the retention are left out, because the list may then lack timers.
 //
+// # Timers in memory
+//
+// With Config.Near, as in TestNearTimers, owners keep timers that are due soon in memory
+// (docs/adr/0034-timers-due-soon-stay-in-memory.md). A process has memory for two shards. No load may return a revision
+// which the tail has passed.
+//
 // # Calendars
 //
 // Two seeds of three with schedules (hasCalendars) also have calendars of excluded dates.

@@ -43,6 +43,8 @@ type node struct {
 	client *fake.Client
 	// backlog is shared by the terms of the process.
 	backlog *scheduler.Backlog
+	// near is the memory of the process for timers that are due soon; nil without Config.Near.
+	near *store.NearMemory
 	// calendars is the process's copy of the calendars; nil in a simulation without.
 	calendars *store.Calendars
 	// quotas is the process's copy of the limits; nil without Config.Quotas.
@@ -95,6 +97,9 @@ func (n *node) boot() {
 	n.resample = signal{}
 	n.calls = map[string]bool{}
 	n.backlog = &scheduler.Backlog{}
+	if w.cfg.Near {
+		n.near = store.NewNearMemory(nearMemory)
+	}
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
 	n.client.SetReads(n.level)
 	if w.zones != nil {

@@ -64,7 +64,7 @@ type mutant struct {
 	test                 string // the test that finds it; TestSeeds if empty
 }
 
-var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, returnedMutants, feedMutants, scheduleMutants, flowMutants, quotaMutants)
+var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, returnedMutants, nearMutants, feedMutants, scheduleMutants, flowMutants, quotaMutants)
 
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
@@ -88,6 +88,12 @@ var damageMutants = []mutant{
 	{"a load fails at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\treturn errBehind\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
 	{"an inspection forgets the report of the owner before", "internal/sim/fake/damagedrecord.go", "was, err := c.recall(ctx, shard)\n\tif err != nil {\n\t\treturn in, err", "was, err := c.s.report(shard), error(nil)\n\tif err != nil {\n\t\treturn in, err", 60, "TestDamagedRecords"},
 	{"a damaged record is repaired with a revision before the last good one", "internal/sim/fake/damagedrecord.go", "for was != nil && was.rec == nil {\n\t\twas = was.older\n\t}\n", "for was.older != nil {\n\t\twas = was.older\n\t}\n", 300, "TestDamagedRecords"},
+}
+
+// nearMutants are found by TestNearTimers.
+var nearMutants = []mutant{
+	{"a timer in memory stays there when its record changes", "internal/store/near.go", "\tn.remove(t.ID)\n\tnewer", "\tnewer", 20, "TestNearTimers"},
+	{"a timer in memory stays there when it is moved to a later time", "internal/store/near.go", "\tn.remove(t.ID)\n\tnewer", "\tif !t.Record.Pending() || keep {\n\t\tn.remove(t.ID)\n\t}\n\tnewer", 60, "TestNearTimers"},
 }
 
 // returnedMutants are found by TestReturnedTimers.

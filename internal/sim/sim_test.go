@@ -24,11 +24,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const defaultSeeds, allSeeds = 60, 300
 
 // newerSeeds is the number of seeds of TestNewerRecords with BELFRY_TESTS=all, damageSeeds of TestDamagedRecords,
-// returnedSeeds of TestReturnedTimers, flowSeeds of TestFlow, quotaSeeds of TestQuotas. The default is a fifth of it.
+// returnedSeeds of TestReturnedTimers, nearSeeds of TestNearTimers, flowSeeds of TestFlow, quotaSeeds of TestQuotas. The default is a fifth of it.
 const (
 	newerSeeds    = 120
 	damageSeeds   = 150
 	returnedSeeds = 150
+	nearSeeds     = 150
 	flowSeeds     = 150
 	quotaSeeds    = 60
 )
@@ -38,7 +39,7 @@ const (
 const shortSeeds = 10
 
 // ofOtherTests lists the Stats that stay 0 in TestSeeds.
-var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Returned": true, "Removed": true, "AddedAgain": true, "Deferred": true, "CountedQuotas": true}
+var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Returned": true, "Removed": true, "AddedAgain": true, "Deferred": true, "Near": true, "CountedQuotas": true}
 
 // withSchedules reports whether seeds have schedules: unless BELFRY_SIM_SCHEDULES is off.
 func withSchedules() bool { return os.Getenv("BELFRY_SIM_SCHEDULES") != "off" }
@@ -166,6 +167,15 @@ func TestReturnedTimers(t *testing.T) {
 	sum, all := runSeeds(t, returnedSeeds, Config{Returned: true})
 	if all && (sum.Returned == 0 || sum.Removed == 0 || sum.AddedAgain == 0) {
 		t.Errorf("%d revisions returned, %d were removed, and %d timers were added again; all must happen", sum.Returned, sum.Removed, sum.AddedAgain)
+	}
+}
+
+// TestNearTimers runs seeds in which owners keep timers that are due soon in memory. BELFRY_SIM_SEEDS says how many.
+func TestNearTimers(t *testing.T) {
+	t.Parallel()
+	sum, all := runSeeds(t, nearSeeds, Config{Near: true, Schedules: withSchedules()})
+	if all && sum.Near == 0 {
+		t.Error("no timer was loaded from memory")
 	}
 }
 

@@ -74,6 +74,7 @@ func (t *term) config() scheduler.TermConfig {
 			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, FirstInflight: max(p.maxInflight/4, 8), FirstFireAtOnce: 1 + p.maxInflight/32, FireAtOnce: 1 + p.maxInflight/8, Retention: p.retention, Backlog: t.n.backlog,
 			Level: t.n.client.Reads(), Zones: t.n.zones, Head: t.head(),
 		},
+		Near:            t.n.near,
 		Trace:           t.trace,
 		LeaseCheckEvery: 1 + t.w.rng.IntN(maxLeaseCheckEvery),
 		HoldRenewal:     func() bool { return t.w.oneIn(2) },
@@ -249,6 +250,28 @@ func (t *term) Missing(n int64) {
 type termStore struct {
 	*fake.Client
 	t *term
+}
+
+// nearMemory is the memory of a process for timers that are due soon: two blocks. A process that owns more shards has none for some
+// of them.
+const nearMemory = 128 << 10
+
+// LoadTicks implements scheduler.TermStore.
+func (s termStore) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *store.Near) (store.Load, error) {
+	if near == nil {
+		return s.Client.LoadTicks(ctx, shard, ticks, limit, after, seen, nil)
+	}
+	kept := near.Len()
+	load, err := s.Client.LoadTicks(ctx, shard, ticks, limit, after, seen, near)
+	w := s.t.w
+	w.stats.Near += max(kept-near.Len(), 0)
+	for i := range load.Timers {
+		t := &load.Timers[i]
+		if newest := w.server.RevisionAsOf(t.ID, seen); t.Rev < newest {
+			w.check.fail(PropLoaded, "%s: a load has revision %d, and the tail has passed %d", w.byID[t.ID], t.Rev, newest)
+		}
+	}
+	return load, err
 }
 
 // UpdateAsync implements scheduler.TermStore.

@@ -27,6 +27,8 @@ type Config struct {
 	Damage bool
 	// If Returned is set, killed servers bring replaced revisions of ended timers back.
 	Returned bool
+	// If Near is set, owners keep timers that are due soon in memory.
+	Near bool
 	// If Schedules is set, there are schedules, whose clients change them. The one-shot timers
 	// are the same with and without them, but their histories are not.
 	Schedules bool
@@ -71,6 +73,8 @@ type Stats struct {
 	Returned, Removed, AddedAgain int
 	// Deferred counts the events that waited for their slots. It is 0 without Config.Flow.
 	Deferred int
+	// Near counts the timers that loads took from memory. It is 0 without Config.Near.
+	Near int
 	// Counted is the number of shards whose count of pending timers was checked at the end. In
 	// CountedLow of them the count was too low.
 	Counted, CountedLow int

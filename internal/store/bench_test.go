@@ -202,7 +202,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 	load := func(b *testing.B, ticks []int64) (n int) {
 		for after := uint64(0); ; {
-			l, err := s.LoadTicks(b.Context(), 0, ticks, 1000, after, 0)
+			l, err := s.LoadTicks(b.Context(), 0, ticks, 1000, after, 0, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -239,7 +239,7 @@ func BenchmarkLoad(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					timers, err := s.indexed(b.Context(), 0, s.timersOf(msgs), 1000, 0)
+					timers, err := s.indexed(b.Context(), 0, s.timersOf(msgs), 1000, 0, nil)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -58,10 +58,10 @@ func TestReplicas(t *testing.T) {
 	}
 	ahead := last + 50
 	for range 20 {
-		if _, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, ahead); !errors.Is(err, schemas.ErrUnavailable) {
+		if _, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, ahead, nil); !errors.Is(err, schemas.ErrUnavailable) {
 			t.Fatalf("load from a replica that is behind: %v", err)
 		}
-		if _, err := s.LoadTicks(t.Context(), 1, []int64{tick + 9}, 1000, 0, 1000); !errors.Is(err, schemas.ErrUnavailable) {
+		if _, err := s.LoadTicks(t.Context(), 1, []int64{tick + 9}, 1000, 0, 1000, nil); !errors.Is(err, schemas.ErrUnavailable) {
 			t.Fatalf("empty load from a replica that is behind: %v", err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestReplicas(t *testing.T) {
 	var load store.Load
 	for range 50 { // so that each replica answers
 		waittest.Until(t, "a load as of the last write", func() bool {
-			load, err = s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, last)
+			load, err = s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, last, nil)
 			if err != nil && !errors.Is(err, schemas.ErrUnavailable) {
 				t.Fatal(err)
 			}

@@ -74,6 +74,7 @@
 //	                                                        count.go returned.go tail.go
 //	                                                        cancel.go
 //	Loader         reads the records of due ticks           load.go loaddamaged.go far.go scheduler
+//	Near           the timers of a shard that are due soon  near.go                       scheduler
 //	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
 //	                                                        unanswered.go
 //	EndedLists     lists ended timers that could fire again endedlist.go                  scheduler
@@ -104,7 +105,8 @@
 // Reads of many records are direct gets, which any replica may answer: they are hints, and
 // only a compare-and-set decides. LoadTicks refuses the answer of a replica that has not
 // reached the sequence that the caller gives. The same holds for Records.Cached, which returns
-// the record that this process has created, whatever became of it since.
+// the record that this process has created, whatever became of it since. What LoadTicks takes from a Near is as of the tail's
+// last revision.
 //
 // # What never returns
 //

@@ -91,7 +91,7 @@ func TestFarEntries(t *testing.T) {
 	if slots, far := keys(t, s, "slot.>"), keys(t, s, "far.*.>"); slots != 23 || far != 3 {
 		t.Errorf("beside an older node: %d entries of ticks, %d far entries", slots, far)
 	}
-	load, err := older.LoadTicks(t.Context(), 0, []int64{first}, 1000, 0, 0)
+	load, err := older.LoadTicks(t.Context(), 0, []int64{first}, 1000, 0, 0, nil)
 	if err != nil || !slices.ContainsFunc(load.Timers, func(tm store.Timer) bool { return tm.ID == writes[0].ID }) {
 		t.Errorf("the older node loads %d timers, %v", len(load.Timers), err)
 	}
@@ -116,7 +116,7 @@ func TestManyFarEntries(t *testing.T) {
 		for i := range int64(500) {
 			ticks = append(ticks, first+int64(n)+i)
 		}
-		load, err := s.LoadTicks(t.Context(), 0, ticks, 1000, 0, 0)
+		load, err := s.LoadTicks(t.Context(), 0, ticks, 1000, 0, 0, nil)
 		if err != nil || !load.Complete || len(load.Timers) != 500 {
 			t.Fatalf("500 ticks: %d timers, complete %v, %v", len(load.Timers), load.Complete, err)
 		}
@@ -149,7 +149,7 @@ func TestFarReadAhead(t *testing.T) {
 	}
 	load := func(tick int64) int {
 		t.Helper()
-		load, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, 0)
+		load, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func TestServerGone(t *testing.T) {
 				"create": func() error {
 					return s.Create(t.Context(), []store.Write{{ID: ids[150], Record: storetest.Pending(1)}})[0].Err
 				},
-				"load":    func() error { _, err := s.LoadTicks(t.Context(), 0, []int64{1}, 10, 0, 0); return err },
+				"load":    func() error { _, err := s.LoadTicks(t.Context(), 0, []int64{1}, 10, 0, 0, nil); return err },
 				"clock":   func() error { _, _, err := s.ReadClock(t.Context(), 0); return err },
 				"beat":    func() error { _, err := s.Beat(t.Context()); return err },
 				"publish": func() error { _, _, err := s.Publish(t.Context(), store.Msg{Subject: "timers.fired.a"}); return err },

@@ -103,7 +103,7 @@ func TestDamagedEntry(t *testing.T) {
 			}
 		}
 	}
-	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
+	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0, nil)
 	if err != nil || len(load.Timers) != len(writes) {
 		t.Fatalf("loaded %d: %v", len(load.Timers), err)
 	}

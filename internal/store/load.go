@@ -52,12 +52,13 @@ func newLoader(c *jet.Client, shards *Shards, dec *decoder, replicated bool, log
 // empty. A single tick is read in pages if it has more, or if the last reads suggest that it has. A page
 // has at most twice the limit, unless one shared index entry or one part of the slot names more timers.
 // A request names at most limit records. after is the Next of the last page. The replica that answers
-// must have reached sequence seen. Errors: schemas.ErrUnavailable, also for a replica that is behind.
+// must have reached sequence seen. Records that near has are not read, and near forgets them; nil for none. Its owner has noted
+// the tail's records up to seen. Errors: schemas.ErrUnavailable, also for a replica that is behind.
 //
 // If the server refuses the reads permanently, because the stream has lost messages,
 // LoadTicks reads in a slower way; see loadDamaged.
-func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
-	load, err := l.loadTicks(ctx, shard, ticks, limit, after, seen)
+func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *Near) (Load, error) {
+	load, err := l.loadTicks(ctx, shard, ticks, limit, after, seen, near)
 	switch {
 	case err == nil:
 		if l.dec.damaged[shard].stuck.Load() != 0 {
@@ -70,7 +71,7 @@ func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			return load, err
 		}
 		// The stream has lost the messages up to seen: no replica has them.
-		load, err = l.loadTicks(ctx, shard, ticks, limit, after, last)
+		load, err = l.loadTicks(ctx, shard, ticks, limit, after, last, near)
 	}
 	if errors.Is(err, jet.ErrMissing) && l.dec.damaged[shard].settled(true, l.replicated) {
 		return l.loadDamaged(ctx, shard, ticks, max(1, min(limit, jet.MaxSubjects)))
@@ -78,13 +79,13 @@ func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 	return load, err
 }
 
-func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
+func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *Near) (Load, error) {
 	limit = max(1, min(limit, jet.MaxSubjects))
 	if len(ticks) == 0 {
 		return Load{Complete: true}, nil
 	}
 	if after == 0 && (len(ticks) > 1 || l.sizes[shard].Load() <= int64(limit)) {
-		load, err := l.loadAtOnce(ctx, shard, ticks, limit, seen)
+		load, err := l.loadAtOnce(ctx, shard, ticks, limit, seen, near)
 		if !errors.Is(err, jet.ErrTooMany) {
 			return load, err
 		}
@@ -96,10 +97,10 @@ func (l *Loader) loadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			l.sizes[shard].Store(max(8*int64(limit), jet.MaxMultiLast))
 		}
 	}
-	return l.loadPage(ctx, shard, ticks[0], limit, after, seen)
+	return l.loadPage(ctx, shard, ticks[0], limit, after, seen, near)
 }
 
-func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit int, seen uint64) (Load, error) {
+func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit int, seen uint64, near *Near) (Load, error) {
 	subjects := make([]string, len(ticks))
 	for i, t := range ticks {
 		subjects[i] = l.shards.slotPrefix(shard, t) + ">"
@@ -115,7 +116,7 @@ func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit
 	if len(ids) > limit {
 		return Load{}, jet.ErrTooMany
 	}
-	timers, err := l.indexed(ctx, shard, ids, limit, seen)
+	timers, err := l.indexed(ctx, shard, ids, limit, seen, near)
 	if err != nil {
 		return Load{}, err
 	}
@@ -185,7 +186,7 @@ func (l *Loader) tickNaming(shard int, ticks []int64, index []*jet.Msg, id schem
 
 // loadPage reads the next page of a tick: the parts from first on, as many as are expected
 // to name up to limit timers.
-func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (Load, error) {
+func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64, near *Near) (Load, error) {
 	prefix := l.shards.slotPrefix(shard, tick)
 	size := l.sizes[shard].Load()
 	for first < slotParts {
@@ -208,7 +209,7 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		found := int64(len(ids)) * slotParts / int64(end-first)
 		size = (3*size + found) / 4
 		l.sizes[shard].Store(size)
-		timers, err := l.indexed(ctx, shard, ids, limit, seen)
+		timers, err := l.indexed(ctx, shard, ids, limit, seen, near)
 		if err != nil {
 			return Load{}, err
 		}
@@ -257,9 +258,10 @@ func inParts(ids []schemas.TimerID, first, end uint64) []schemas.TimerID {
 	})
 }
 
-// indexed reads the records that the index names, up to limit in one request.
-func (l *Loader) indexed(ctx context.Context, shard int, ids []schemas.TimerID, limit int, seen uint64) ([]Timer, error) {
-	var timers []Timer
+// indexed returns the records that the index names: from near, or read from the stream, up to limit in one request. It may
+// change the array of ids.
+func (l *Loader) indexed(ctx context.Context, shard int, ids []schemas.TimerID, limit int, seen uint64, near *Near) ([]Timer, error) {
+	timers, ids := near.TakeAll(ids)
 	for some := range slices.Chunk(ids, limit) {
 		subjects := make([]string, len(some))
 		for i, id := range some {
@@ -269,12 +271,7 @@ func (l *Loader) indexed(ctx context.Context, shard int, ids []schemas.TimerID, 
 		if err != nil {
 			return nil, err
 		}
-		read := l.dec.decodeAll(got)
-		if timers == nil {
-			timers = read
-		} else {
-			timers = append(timers, read...)
-		}
+		timers = append(timers, l.dec.decodeAll(got)...)
 	}
 	return timers, nil
 }

@@ -21,7 +21,7 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 		if err := l.jet.CreateOnce(ctx, sh.stream, sh.meta, []byte("belfry")); err != nil {
 			return Load{}, err
 		}
-		return l.loadTicks(ctx, shard, ticks, limit, 0, 0)
+		return l.loadTicks(ctx, shard, ticks, limit, 0, 0, nil)
 	}
 	filters := make([]string, 0, len(ticks)+1)
 	for _, t := range ticks {
@@ -71,7 +71,7 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 
 // readable reads the records that the server can read.
 func (l *Loader) readable(ctx context.Context, shard int, ids []schemas.TimerID) ([]Timer, error) {
-	timers, err := l.indexed(ctx, shard, ids, jet.MaxSubjects, 0)
+	timers, err := l.indexed(ctx, shard, ids, jet.MaxSubjects, 0, nil)
 	if err == nil || !errors.Is(err, jet.ErrMissing) {
 		return timers, err
 	}

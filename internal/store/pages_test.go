@@ -47,7 +47,7 @@ func TestPages(t *testing.T) {
 		taken(t, nc, requests)
 		seen := map[schemas.TimerID]int{}
 		for after, page := uint64(0), 0; page == 0 || after != 0; page++ {
-			load, err := s.LoadTicks(t.Context(), 0, []int64{at}, limit, after, 0)
+			load, err := s.LoadTicks(t.Context(), 0, []int64{at}, limit, after, 0, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -140,7 +140,7 @@ func TestRepair(t *testing.T) {
 	if m, err := stream.GetLastMsgForSubject(t.Context(), schemas.SubjectRejected); err != nil || string(m.Data) != storetest.PubAck || m.Header.Get(schemas.HeaderErrorCode) != "damaged" {
 		t.Errorf("the bytes of timer 2 on %s: %+v, %v", schemas.SubjectRejected, m, err)
 	}
-	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
+	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0, nil)
 	if err != nil || len(load.Timers) != 3 {
 		t.Errorf("the index names %d timers, %v", len(load.Timers), err)
 	}
@@ -183,7 +183,7 @@ func TestRepairDelivered(t *testing.T) {
 	for tick := s.Geometry().Tick(now); tick <= s.Geometry().Tick(storetest.NowMs(t, s)); tick++ {
 		ticks = append(ticks, tick)
 	}
-	load, err := s.LoadTicks(t.Context(), 0, ticks, 1000, 0, 0)
+	load, err := s.LoadTicks(t.Context(), 0, ticks, 1000, 0, 0, nil)
 	if err != nil || len(load.Timers) != 1 || load.Timers[0].Record.State != schemas.StateDelivered {
 		t.Errorf("the ticks of the repair have the records %+v, %v; want the repaired one", load.Timers, err)
 	} else if load.Timers[0].Record.Moves == 0 {

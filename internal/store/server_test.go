@@ -325,7 +325,7 @@ func TestUndecodable(t *testing.T) {
 	if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, schemas.ErrDamaged) {
 		t.Fatalf("get: %v", err)
 	}
-	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
+	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0, nil)
 	if err != nil || len(load.Timers) != 2 {
 		t.Fatalf("%+v %v", load, err)
 	}

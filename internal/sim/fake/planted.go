@@ -28,3 +28,15 @@ func (s *Server) Indexed(id schemas.TimerID, tick int64) bool {
 	}
 	return s.farIndexed(id, tick)
 }
+
+// RevisionAsOf returns the newest revision of a timer's record up to a sequence, 0 for none.
+func (s *Server) RevisionAsOf(id schemas.TimerID, seq uint64) uint64 {
+	m := s.shards[s.cfg.Geometry.Shard(id)].last[recordKey(id)]
+	for m != nil && m.seq > seq {
+		m = m.older
+	}
+	if m == nil {
+		return 0
+	}
+	return m.seq
+}

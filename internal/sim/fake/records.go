@@ -343,7 +343,7 @@ func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, e
 }
 
 // LoadTicks reads the records that the index entries of the ticks name; see store.Store.
-func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error) {
+func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *store.Near) (store.Load, error) {
 	limit = max(1, min(limit, c.s.cfg.MaxExact))
 	if len(ticks) == 0 {
 		return store.Load{Complete: true}, nil
@@ -354,7 +354,7 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			err = errTooMany
 		}
 		if err == nil {
-			timers, err := c.lastFor(ctx, shard, keys, seen)
+			timers, err := c.indexed(ctx, shard, keys, seen, near)
 			if err != nil {
 				return store.Load{}, err
 			}
@@ -367,12 +367,12 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			return store.Load{}, nil
 		}
 	}
-	return c.loadPage(ctx, shard, ticks[0], limit, after, seen)
+	return c.loadPage(ctx, shard, ticks[0], limit, after, seen, near)
 }
 
 // loadPage reads one page of a large tick, from part first on. The width of a page, in parts,
 // adapts to the number of records. The store chooses the width differently (store.Loader.loadPage).
-func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (store.Load, error) {
+func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64, near *store.Near) (store.Load, error) {
 	width := c.parts[shard]
 	if width == 0 {
 		width = firstParts
@@ -394,13 +394,28 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int,
 			width = min(2*width, slotParts)
 		}
 		c.parts[shard] = width
-		timers, err := c.lastFor(ctx, shard, keys, seen)
+		timers, err := c.indexed(ctx, shard, keys, seen, near)
 		if err != nil {
 			return store.Load{}, err
 		}
 		return c.loaded(shard, []int64{tick}, len(keys), timers, end%slotParts), nil
 	}
 	return store.Load{Complete: true}, nil
+}
+
+// indexed returns the records of keys: from near, or from a replica that has reached a sequence.
+func (c *Client) indexed(ctx context.Context, shard int, keys []key, seen uint64, near *store.Near) ([]store.Timer, error) {
+	ids := make([]schemas.TimerID, len(keys))
+	for i, k := range keys {
+		ids[i] = k.id
+	}
+	timers, ids := near.TakeAll(ids)
+	keys = make([]key, len(ids))
+	for i, id := range ids {
+		keys[i] = recordKey(id)
+	}
+	read, err := c.lastFor(ctx, shard, keys, seen)
+	return append(timers, read...), err
 }
 
 // scanBatch bounds the messages that one request of a scan looks at.

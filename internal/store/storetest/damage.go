@@ -131,7 +131,7 @@ func damagedRecord(t *testing.T, s Store) {
 			t.Fatalf("%s: %v; want %v", what, got, want)
 		}
 	}
-	same("load", must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)).Timers)
+	same("load", must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0, nil)).Timers)
 	var scanned []store.Timer
 	if err := s.ScanQueued(t.Context(), 0, due, func(tm store.Timer) error {
 		// A write of another client does not remove the revision before it, so the scan may
@@ -159,7 +159,7 @@ func damageReport(t *testing.T, s Store) {
 	after := must[uint64](t)(s.LastSeq(t.Context(), 0))
 	last := ids[3]
 	for n, read := range []func(){
-		func() { must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)) },
+		func() { must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0, nil)) },
 		func() {
 			if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, schemas.ErrDamaged) {
 				t.Fatal(err)
@@ -212,7 +212,7 @@ func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 	for _, data := range [][]byte{[]byte(newerRecord()), critical.AppendFormat(nil, schemas.RecordFormat2)} {
 		Overwrite(t, s, "KV_timers_0", "timer."+id.String(), data)
 		rev := must[uint64](t)(s.LastSeq(t.Context(), 0))
-		load := must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{tick - 1, tick}, 1000, 0, rev))
+		load := must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{tick - 1, tick}, 1000, 0, rev, nil))
 		if want := []store.NewerRecord{{ID: id, Rev: rev, Tick: tick}}; !slices.Equal(load.Newer, want) {
 			t.Fatalf("load: newer records %+v, want %+v", load.Newer, want)
 		}

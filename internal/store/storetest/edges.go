@@ -15,7 +15,7 @@ func behind(t *testing.T, s Store) {
 	g := s.Geometry()
 	due := NowMs(t, s) + 3000
 	rev := CreateAll(t, s, []store.Write{{ID: IDOf(g, 0, 0), Record: Pending(due)}})[0]
-	if _, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, rev+1); !errors.Is(err, schemas.ErrUnavailable) {
+	if _, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, rev+1, nil); !errors.Is(err, schemas.ErrUnavailable) {
 		t.Fatalf("load as of a future sequence: %v", err)
 	}
 	if last := must[uint64](t)(s.LastSeq(t.Context(), 0)); last != rev {

@@ -382,7 +382,7 @@ func publishes(ctx context.Context, s Store, m store.Msg) (uint64, error) {
 func loadAll(t *testing.T, s Store, shard int, ticks []int64, seen uint64) map[schemas.TimerID]store.Timer {
 	t.Helper()
 	got := map[schemas.TimerID]store.Timer{}
-	load := must[store.Load](t)(s.LoadTicks(t.Context(), shard, ticks, 1000, 0, seen))
+	load := must[store.Load](t)(s.LoadTicks(t.Context(), shard, ticks, 1000, 0, seen, nil))
 	if !load.Complete {
 		t.Fatal("the load is not complete")
 	}
@@ -393,7 +393,7 @@ func loadAll(t *testing.T, s Store, shard int, ticks []int64, seen uint64) map[s
 		if load.Next == 0 {
 			return got
 		}
-		load = must[store.Load](t)(s.LoadTicks(t.Context(), shard, ticks, 1000, load.Next, seen))
+		load = must[store.Load](t)(s.LoadTicks(t.Context(), shard, ticks, 1000, load.Next, seen, nil))
 	}
 }
 
@@ -541,7 +541,7 @@ func cancelledCalls(t *testing.T, s Store) {
 		"get":    func() error { _, err := s.Get(ctx, ID(1)); return err },
 		"update": func() error { _, err := s.Update(ctx, store.Write{ID: ID(1), Record: Pending(1)}); return err },
 		"create": func() error { return s.Create(ctx, []store.Write{{ID: ID(1), Record: Pending(1)}})[0].Err },
-		"load":   func() error { _, err := s.LoadTicks(ctx, 0, []int64{1}, 10, 0, 0); return err },
+		"load":   func() error { _, err := s.LoadTicks(ctx, 0, []int64{1}, 10, 0, 0, nil); return err },
 		"list":   func() error { _, err := s.List(ctx, store.ListQuery{}); return err },
 		"clock":  func() error { _, _, err := s.ReadClock(ctx, 0); return err },
 		"beat":   func() error { _, err := s.Beat(ctx); return err },

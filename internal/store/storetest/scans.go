@@ -28,7 +28,7 @@ func largeTick(t *testing.T, s Store, together int) {
 	for part := range slices.Chunk(writes, together) {
 		last = slices.Max(CreateAll(t, s, part))
 	}
-	load := must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{tick, tick + 1}, 1000, 0, 0))
+	load := must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{tick, tick + 1}, 1000, 0, 0, nil))
 	if load.Complete || len(load.Timers) != 0 {
 		t.Fatalf("two ticks with too many timers: complete %v, %d timers", load.Complete, len(load.Timers))
 	}

@@ -25,7 +25,7 @@ type Store interface {
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	PutIndexes(ctx context.Context, tick int64, ids []schemas.TimerID) error
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
-	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
+	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *store.Near) (store.Load, error)
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
 	EachSchedule(ctx context.Context, shard int, after uint64, fn func(store.Timer) (more bool, err error)) error
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
