@@ -306,7 +306,7 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	}
 	e, ahead := k.entries[t.ID], t.Rev > k.tailSeen
 	waited := e != nil && e.rev < t.Rev && e.waits()
-	if !waited && (ahead || e != nil && e.left() || !isFirstClaim(r)) { // the timer may not be loaded yet
+	if !waited && (ahead || !isFirstClaim(r)) { // the timer may not be loaded yet
 		return
 	}
 	if waited {
@@ -318,14 +318,10 @@ func (k *Core) countEarlierClaim(t *store.Timer) {
 	p.leftAhead(t.ID, t.Rev, k.tailSeen)
 }
 
-// isFirstClaim reports whether a record certainly has the claim that ended its timer's wait, so that the number of pending
-// timers included the timer until then: the last claim of a schedule, which no operation changes, or the first claim of a
-// one-shot timer. It is false for retries and deferrals, and for records with moves or a history: these may be an old claim
-// that was written again, or the claim of a replay.
+// isFirstClaim reports whether a record certainly has the first claim of its timer, so that the number of pending timers
+// included the timer until then. It is false for retries and deferrals, and for records with moves or a history: these may be
+// an old claim that was written again by a repeated add, as those of most schedules may, or the claim of a replay.
 func isFirstClaim(r *schemas.Record) bool {
-	if r.Schedule != nil {
-		return r.State == schemas.StateDelivered
-	}
 	return r.State == schemas.StateDelivered && r.Moves == 0 && len(r.History) == 0 && r.Attempt == 0 && r.FirstFiredMs == 0 && r.Deferral == nil
 }
 

@@ -324,39 +324,33 @@ func TestLoadedClaim(t *testing.T) {
 }
 
 // TestLoadedLastClaim: a load finds the last claim of a schedule by an earlier owner, which was stored after the count. The tail
-// brings it, or only this term's final record. An entry of the schedule may wait, or not be loaded yet.
+// brings it, or only this term's final record.
 func TestLoadedLastClaim(t *testing.T) {
 	t.Parallel()
-	for _, waits := range []bool{false, true} {
-		for _, replaced := range []bool{false, true} {
-			now := int64(1_800_000_000_000)
-			k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
-			k.Step(now, EvTick{})
-			s := pending("s", 10, now+10)
-			s.Record.Moves = 1
-			s.Record.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "1m", Limit: 1}}
-			s.Record.Schedule.AnchorMs, s.Record.Schedule.NextMs, s.Record.Schedule.NextDueMs = now-59_990, now+10, now+10
-			k.Step(now, EvCounted{Waiting: []uint64{store.CountKey(s.ID)}, Last: 20})
-			claimed := s
-			claimed.Rev = 25
-			claimed.Record.State, claimed.Record.Queued, claimed.Record.Epoch, claimed.Record.FiredMs, claimed.Record.Run = schemas.StateDelivered, false, 1, now+10, 2
-			claimed.Record.Schedule = s.Record.Schedule.Clone()
-			claimed.Record.Schedule.Last = schemas.LastRun{Run: 1, NominalMs: now + 10, DueMs: now + 10, ClaimedMs: now + 10, Epoch: 1, Before: 10}
-			claimed.Record.Schedule.NextMs = 0
-			timers := []store.Timer{claimed}
-			if waits {
-				timers = []store.Timer{s, claimed}
-			}
-			k.Step(now, EvLoaded{Load: store.Load{Complete: true, Timers: timers}})
-			last := claimed
-			if replaced {
-				last.Rev, last.Record.State = 30, schemas.StateCompleted
-			}
-			k.Step(now, EvTail{Timer: last})
-			k.Step(now, EvTail{Timer: pending("b", 31, now+3_600_000)})
-			if n, known := k.Pending(); !known || n != 1 {
-				t.Errorf("entry waits %t, replaced %t: %d timers wait (%t), want 1", waits, replaced, n, known)
-			}
+	for _, replaced := range []bool{false, true} {
+		now := int64(1_800_000_000_000)
+		k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
+		k.Step(now, EvTick{})
+		s := pending("s", 10, now+10)
+		s.Record.Moves = 1
+		s.Record.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "1m", Limit: 1}}
+		s.Record.Schedule.AnchorMs, s.Record.Schedule.NextMs, s.Record.Schedule.NextDueMs = now-59_990, now+10, now+10
+		k.Step(now, EvCounted{Waiting: []uint64{store.CountKey(s.ID)}, Last: 20})
+		claimed := s
+		claimed.Rev = 25
+		claimed.Record.State, claimed.Record.Queued, claimed.Record.Epoch, claimed.Record.FiredMs, claimed.Record.Run = schemas.StateDelivered, false, 1, now+10, 2
+		claimed.Record.Schedule = s.Record.Schedule.Clone()
+		claimed.Record.Schedule.Last = schemas.LastRun{Run: 1, NominalMs: now + 10, DueMs: now + 10, ClaimedMs: now + 10, Epoch: 1, Before: 10}
+		claimed.Record.Schedule.NextMs = 0
+		k.Step(now, EvLoaded{Load: store.Load{Complete: true, Timers: []store.Timer{s, claimed}}})
+		last := claimed
+		if replaced {
+			last.Rev, last.Record.State = 30, schemas.StateCompleted
+		}
+		k.Step(now, EvTail{Timer: last})
+		k.Step(now, EvTail{Timer: pending("b", 31, now+3_600_000)})
+		if n, known := k.Pending(); !known || n != 1 {
+			t.Errorf("replaced %t: %d timers wait (%t), want 1", replaced, n, known)
 		}
 	}
 }
@@ -380,5 +374,26 @@ func TestLoadedRetry(t *testing.T) {
 		if n, known := k.Pending(); !known || n != 1 {
 			t.Errorf("%s: %d timers wait (%t), want 1", name, n, known)
 		}
+	}
+}
+
+// TestRepeatedAddOfClaimedSchedule: repeated adds write the record of a schedule again whose last run was claimed before the
+// count. The number does not include it, and stays.
+func TestRepeatedAddOfClaimedSchedule(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 20, Seen: 20, PendingUnknown: true}, 2)
+	k.Step(now, EvTick{})
+	k.Step(now, EvCounted{Waiting: []uint64{1, 2, 3}, Last: 20})
+	s := claimedBefore(pending("s", 10, now-10), 21)
+	s.Record.Moves = 1
+	s.Record.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "1m", Limit: 1}}
+	s.Record.Schedule.Last = schemas.LastRun{Run: 1, NominalMs: now - 10, DueMs: now - 10, ClaimedMs: now - 10, Epoch: 1, Before: 10}
+	for range 3 {
+		k.Step(now, EvTail{Timer: s})
+		s.Rev++
+	}
+	if n, known := k.Pending(); !known || n != 3 {
+		t.Errorf("%d timers wait (%t), want 3", n, known)
 	}
 }

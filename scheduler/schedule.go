@@ -403,8 +403,7 @@ func (k *Core) obey(e *entry, t store.Timer) {
 
 // started reports whether this term has processed a claim before, and its run or overdue event
 // is not done. That is so if the entry of the schedule was gone when the tail brought the
-// revision before the claim: the schedule was then claimed again and the claim refused. If both
-// claims were made in the same millisecond, the second is taken for the stored one (isClaimOf).
+// revision before the claim: the schedule was then claimed again and the claim refused.
 //
 // An entry with another claim is a run of an earlier schedule with the same identity. started
 // drops it, because its number is taken.

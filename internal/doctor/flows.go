@@ -42,7 +42,7 @@ func (e *examination) flows(ctx context.Context) {
 	}
 	for _, l := range set.All() {
 		if errors.Is(l.Err, schemas.ErrNewer) && schemas.LimitsAdds(l.Pattern) {
-			e.found("flows", Error, "upgrade the nodes", "the adds of %s wait: %v", l.Pattern, l.Err)
+			e.found("flows", Error, "upgrade the nodes", "the adds of %s wait, and with 20,000 of them all adds: %v", l.Pattern, l.Err)
 		} else if l.Err != nil && schemas.LimitsAdds(l.Pattern) {
 			e.found("flows", Error, "store the limit again with \"belfry flow set\"", "the adds of %s are not limited: %v", l.Pattern, l.Err)
 		} else if l.Err != nil {

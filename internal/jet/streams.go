@@ -40,13 +40,15 @@ func (c *StreamAdmin) Stream(ctx context.Context, name string) (StreamInfo, erro
 	return c.streamInfo(ctx, name, nil)
 }
 
-// leaderSilence is how long ago a leader must have heard from a majority to be certain that there is no other one. A follower
-// waits for at least four seconds before it stands for election (minElectionTimeout in nats-server's raft.go).
+// leaderSilence is how long ago a leader must have heard from a majority to be believed. A follower waits for at least four
+// seconds before it stands for election (minElectionTimeout in nats-server's raft.go), so a server that is cut off from a
+// majority is not believed any more when another one can lead.
 const leaderSilence = 3 * time.Second
 
-// LeaderInfo is Stream, by a server that led the stream when it answered. A server that has led it and was cut off or paused
+// LeaderInfo is Stream, by a server that leads the stream. A server that has led it and was cut off or paused
 // answers Stream for up to 20 seconds (work-around 21). LeaderInfo fails as soon as that server has not heard from a majority
-// for three seconds, and before another one leads. Errors: ErrNoStream, ErrUnavailable.
+// for three seconds. For up to two seconds it may believe a former leader that still hears from a follower which has elected another
+// server. Errors: ErrNoStream, ErrUnavailable.
 func (c *StreamAdmin) LeaderInfo(ctx context.Context, name string) (StreamInfo, error) {
 	info, err := c.Stream(ctx, name)
 	if err != nil || info.Cluster == nil || len(info.Cluster.Replicas) == 0 {

@@ -192,6 +192,16 @@ func (s *Store) AddUnanswered(id schemas.TimerID, rev uint64) {
 	s.unanswered.add(unansweredWrite{revision: revision{stream, rev}, subject: subject, shard: s.geo.Shard(id), at: time.Now()})
 }
 
+// FailLook takes all writes out for a look, adds as many, and puts them back as after a failed look.
+func (s *Store) FailLook(look int) {
+	u := &s.unanswered
+	writes := u.due(look, time.Now().Add(24*time.Hour))
+	for _, w := range writes {
+		u.add(w)
+	}
+	u.back(look, writes)
+}
+
 // Unanswered returns how many revisions wait for the first and for the last look.
 func (s *Store) Unanswered() (first, last int) {
 	u := &s.unanswered

@@ -47,10 +47,15 @@ type unansweredWrite struct {
 func (u *unansweredWrites) add(w unansweredWrite) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if first := &u.waiting[0]; len(*first) == maxUnanswered {
-		*first = append([]unansweredWrite(nil), (*first)[maxUnanswered/10:]...)
+	u.waiting[0] = bounded(append(u.waiting[0], w))
+}
+
+// bounded drops the earliest writes of a queue that is too long.
+func bounded(q []unansweredWrite) []unansweredWrite {
+	if len(q) <= maxUnanswered/2 {
+		return q
 	}
-	u.waiting[0] = append(u.waiting[0], w)
+	return append(make([]unansweredWrite, 0, maxUnanswered/2), q[len(q)-maxUnanswered*9/20:]...)
 }
 
 // due removes and returns the writes that are due for a look.
@@ -75,20 +80,18 @@ func (u *unansweredWrites) due(look int, now time.Time) []unansweredWrite {
 	return q[:n:n]
 }
 
-// back puts writes back whose look has failed, or after look 0 those of them that may still be stored.
+// back puts writes back in front of a queue, because a look has failed.
 func (u *unansweredWrites) back(look int, writes []unansweredWrite) {
-	if len(writes) == 0 {
-		return
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// Looks are made by one goroutine in the order of the writes, so these are after the ones that wait for look 1, and before
-	// those of look 0.
-	if look == 0 {
-		u.waiting[0] = append(writes, u.waiting[0]...)
-		return
-	}
-	u.waiting[1] = append(u.waiting[1], writes...)
+	u.waiting[look] = bounded(append(writes, u.waiting[look]...))
+}
+
+// later makes a write that may still be stored wait for the last look. Looks are made in the order of the writes.
+func (u *unansweredWrites) later(w unansweredWrite) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting[1] = bounded(append(u.waiting[1], w))
 }
 
 // lookAtUnanswered makes the looks until ctx ends.
@@ -118,7 +121,7 @@ func (g *revisionGC) lookAll(ctx context.Context, look int) {
 			return
 		}
 		if !replaced && look == 0 {
-			u.back(1, writes[i:i+1])
+			u.later(w)
 		}
 	}
 }
