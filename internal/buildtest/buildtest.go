@@ -21,7 +21,7 @@ const unusedFor = 14 * 24 * time.Hour
 //
 // Several packages test the same program. The first one links it and keeps it in the user's cache folder
 // (belfry-test); the others, and later runs, take that program after go build has found that it is up to date. With
-// -overlay among the arguments, whose file has another name each time, Program keeps nothing.
+// -overlay among the arguments or in GOFLAGS, whose file has another name each time, Program keeps nothing.
 func Program(path, pkg string, args ...string) error {
 	kept, unlock, err := keep(pkg, args)
 	if err != nil { // without a cache folder, build at path
@@ -54,7 +54,7 @@ var errNotKept = errors.New("the program is not kept")
 
 // keep returns where the program is kept, and locks the place until unlock is called.
 func keep(pkg string, args []string) (path string, unlock func(), err error) {
-	for _, a := range args {
+	for _, a := range append(strings.Fields(os.Getenv("GOFLAGS")), args...) {
 		if strings.HasPrefix(strings.TrimLeft(a, "-"), "overlay") {
 			return "", nil, errNotKept
 		}

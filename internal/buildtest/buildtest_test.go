@@ -1,6 +1,8 @@
 package buildtest
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -43,6 +45,32 @@ func TestProgram(t *testing.T) { // not in parallel: it sets the cache folder
 	kept, err := filepath.Glob(filepath.Join(cache, "belfry-test", "*.lock"))
 	if err != nil || len(kept) != 2 {
 		t.Errorf("%d programs are kept, want 2 (%v)", len(kept), err)
+	}
+}
+
+// TestProgramOverlay: an overlay in GOFLAGS changes the program, which is not kept.
+func TestProgramOverlay(t *testing.T) { // not in parallel: it sets GOFLAGS
+	root, err := ModuleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+	text := fmt.Sprintf(`{"Replace": {%q: %q}}`, filepath.Join(root, "internal/buildtest/testdata/hello/main.go"), changed)
+	for path, content := range map[string]string{changed: "package main\n\nfunc main() { print() }\n", overlay: text} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range []struct{ flags, want string }{{"-overlay=" + overlay, ""}, {"", "hello nobody"}} {
+		t.Setenv("GOFLAGS", x.flags)
+		path := filepath.Join(t.TempDir(), "hello")
+		if err := Program(path, hello); err != nil {
+			t.Fatal(err)
+		}
+		if got := says(t, path); got != x.want {
+			t.Errorf("with GOFLAGS=%q the program says %q, want %q", x.flags, got, x.want)
+		}
 	}
 }
 

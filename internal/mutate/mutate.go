@@ -58,7 +58,9 @@ func (m *Mutant) Test(ctx context.Context, root, dir string, env []string, args 
 	if err := os.WriteFile(overlay, o, 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-vet=off", "-overlay", overlay}, args...)...)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), env...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-vet=off"}, args...)...)
+	// GOFLAGS also applies to the programs that the tests build.
+	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -overlay=" + overlay)
+	cmd.Dir, cmd.Env = root, append(append(os.Environ(), env...), "GOFLAGS="+flags)
 	return cmd.CombinedOutput()
 }
