@@ -47,8 +47,8 @@ files, and asks a node about each change, before the first change.
 
 The keys are the flags of "belfry add". With --group all schedules have this group, and
 --prune cancels the schedules of the group that the files do not have, never another one.
-A schedule that is in another group is not touched, and is an error. What is paused stays
-paused.
+An empty file is a mistake: write "schedules: []" for no schedules. A schedule that is in
+another group is not touched, and is an error. What is paused stays paused.
 
 --dry-run changes nothing. The exit code is then 3 if something would change, and 0 if not.
 Each change is made only if the schedule is still as the plan has seen it, so several may

@@ -153,6 +153,28 @@ func TestApplyTogether(t *testing.T) {
 	}
 }
 
+// TestApplyEmptyFile: a file without a document is a mistake, because --prune would cancel the whole group. An empty list
+// of schedules cancels it.
+func TestApplyEmptyFile(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	if r := n.client(t, "add", "--cron", "@hourly", "--id", "a", "--source", "/ops", "--group", "ops"); r.code != exitOK {
+		t.Fatal(r)
+	}
+	apply := func(text string) result {
+		return belfryEnv(t, []string{"NATS_URL=" + n.nats}, text, "apply", "-f", "-", "--group", "ops", "--prune")
+	}
+	for _, text := range []string{"", "\n", "# schedules: []\n"} {
+		apply(text).oneLine(t, exitUsage, "-: the file is empty", "schedules: []", "nothing was changed")
+	}
+	if info := ok[schemas.TimerInfo](t, n, "get", "a", "--source", "/ops")[0]; info.State != schemas.StatePending {
+		t.Errorf("after empty files the schedule is %s, want pending", info.State)
+	}
+	if r := apply("schedules: []"); r.code != exitOK || !strings.Contains(r.err, "1 deleted") {
+		t.Errorf("apply of an empty list: got %v, want 1 deleted", r)
+	}
+}
+
 // TestApplyMistakes: all mistakes of all files are found before any request, each with its place; a mistake that only
 // a node finds ends the command before the first change.
 func TestApplyMistakes(t *testing.T) {

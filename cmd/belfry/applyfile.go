@@ -136,11 +136,14 @@ var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 // file reads the documents of a file.
 func (f *scheduleFiles) file(name string, text []byte) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
-	for {
+	for documents := 0; ; documents++ {
 		var doc yaml.Node
 		err := d.Decode(&doc)
 		switch {
 		case errors.Is(err, io.EOF):
+			if documents == 0 { // with --prune, no schedules would cancel the whole group
+				f.wrong(name, 0, "the file is empty: write \"schedules: []\" for no schedules")
+			}
 			return
 		case err != nil:
 			line, problem := 0, err.Error()

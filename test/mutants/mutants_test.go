@@ -144,6 +144,9 @@ var planted = []plant{
 	{m("tail begins with the last event before its start", "cmd/belfry/tail.go", "Delivered.Stream + 1", "Delivered.Stream"), "./cmd/belfry", "TestTailFromItsStart"},
 	{m("an interrupt of tail waits for the library", "cmd/belfry/tail.go", "\t\tcase r = <-next:\n\t\tcase <-ctx.Done():\n", "\t\tcase r = <-next:\n"), "./cmd/belfry", "TestTailInterruptedWithoutStream"},
 
+	// The command line.
+	{m("apply takes an empty file for one without schedules", "cmd/belfry/applyfile.go", "if documents == 0 {", "if documents < 0 {"), "./cmd/belfry", "TestApplyEmptyFile"},
+
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
 	{m("a batch that was stored is restored", "internal/jet/journal.go", "return j.Writes == 0 || last > seq+uint64(others)+uint64(j.Writes)", "return j.Writes == 0"), "./internal/store", "TestRestore$"},
