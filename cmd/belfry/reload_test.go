@@ -146,3 +146,17 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	t.Logf("%d timers; signed with the old secret %d, both %d, the new one %d", len(timers), byOld.Load(), byBoth.Load(), byNew.Load())
 	n.stop(t)
 }
+
+// TestReloadWithZeroFlag: a reload accepts the flags of the start, also a duration of 0.
+func TestReloadWithZeroFlag(t *testing.T) {
+	t.Parallel()
+	config := writeConfig(t, "callback-hosts: [example.com]\n")
+	n := serve(t, "", "--service-idle", "0s", "--config", config)
+	if err := os.WriteFile(config, []byte("callback-hosts: [other.example.com]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.logged(t, "the configuration was ")
+	if line, failed := n.log.Line("was not reloaded"); failed {
+		t.Errorf("log of the reload: %s", line)
+	}
+}

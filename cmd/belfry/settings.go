@@ -423,9 +423,6 @@ func (s *settings) effective() map[string]any {
 			}
 		}
 	}
-	if s.app.ServiceIdle == 0 {
-		m["service-idle"] = "0s"
-	}
 	for _, name := range []string{"callback-subjects", "callback-hosts"} {
 		if !s.given[name] {
 			delete(m, name) // an empty list would allow nothing

@@ -112,18 +112,22 @@ func (v format) Set(s string) error {
 
 // Duration is a flag that accepts the durations of ParseDuration: 10s, 1h30m, 3d, P30D.
 // Negative durations are refused.
-func Duration(to *time.Duration) pflag.Value { return duration{to} }
+func Duration(to *time.Duration) pflag.Value { return &duration{to: to} }
 
-type duration struct{ to *time.Duration }
+type duration struct {
+	to    *time.Duration
+	given bool
+}
 
-func (v duration) String() string {
-	if v.to == nil || *v.to == 0 {
+// String returns the value in a form that Set accepts. A default of 0 is "", so that the help does not show it.
+func (v *duration) String() string {
+	if v.to == nil || *v.to == 0 && !v.given {
 		return ""
 	}
 	return schemas.FormatDuration(*v.to)
 }
-func (duration) Type() string { return "duration" }
-func (v duration) Set(s string) error {
+func (*duration) Type() string { return "duration" }
+func (v *duration) Set(s string) error {
 	d, err := ParseDuration(s)
 	if err != nil {
 		return err
@@ -131,7 +135,7 @@ func (v duration) Set(s string) error {
 	if d < 0 {
 		return fmt.Errorf("must not be negative")
 	}
-	*v.to = d
+	*v.to, v.given = d, true
 	return nil
 }
 

@@ -146,6 +146,7 @@ var planted = []plant{
 
 	// The command line.
 	{m("apply takes an empty file for one without schedules", "cmd/belfry/applyfile.go", "if documents == 0 {", "if documents < 0 {"), "./cmd/belfry", "TestApplyEmptyFile"},
+	{m("a duration of 0 in a flag breaks the reload", "internal/cmdline/cmdline.go", "*v.to == 0 && !v.given", "*v.to == 0"), "./cmd/belfry", "TestReloadWithZeroFlag"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
