@@ -154,7 +154,7 @@ func TestCommandsAndRoutes(t *testing.T) {
 		fmt.Fprintf(&local, "| `belfry %s` | %s |\n", strings.Join(names, "`, `belfry "), row.why)
 	}
 	found := map[string]bool{}
-	c := &cli{process: process{getenv: func(string) string { return "" }}}
+	c := &cli{process: process{lookupEnv: func(string) (string, bool) { return "", false }}}
 	eachLeaf(c.rootCommand(), func(name string) {
 		found[name] = true
 		if !slices.Contains(listed, name) {

@@ -27,14 +27,21 @@ func main() {
 	// The second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
 	version = releaseOf(debug.ReadBuildInfo())
-	os.Exit(run(ctx, os.Args[1:], process{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}))
+	os.Exit(run(ctx, os.Args[1:], process{in: os.Stdin, out: os.Stdout, err: os.Stderr, lookupEnv: os.LookupEnv}))
 }
 
 // process is the environment of a command: arguments, streams and variables. Tests replace it.
 type process struct {
 	in       io.Reader
 	out, err io.Writer
-	getenv   func(string) string
+	// lookupEnv returns a variable, and whether it is set.
+	lookupEnv func(string) (string, bool)
+}
+
+// getenv returns a variable; "" if it is not set.
+func (p process) getenv(name string) string {
+	value, _ := p.lookupEnv(name)
+	return value
 }
 
 // run executes the command line and returns the exit code. main handles signals and exits.

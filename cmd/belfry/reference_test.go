@@ -34,7 +34,7 @@ const (
 func TestReferenceHasEveryFlag(t *testing.T) {
 	t.Parallel()
 	ref := reference(t)
-	c := &cli{process: process{getenv: func(string) string { return "" }}}
+	c := &cli{process: process{lookupEnv: func(string) (string, bool) { return "", false }}}
 	settingsOf := c.serveCommand().Flags()
 	var connection cobra.Command
 	c.talking(&connection, nil, nil)
@@ -96,9 +96,9 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 func TestReferenceHasEveryVariable(t *testing.T) {
 	t.Parallel()
 	asked := map[string]bool{}
-	c := &cli{process: process{getenv: func(name string) string {
+	c := &cli{process: process{lookupEnv: func(name string) (string, bool) {
 		asked[name] = true
-		return ""
+		return "", false
 	}}}
 	(&clientFlags{}).fill(c.getenv)
 	s := &settings{}

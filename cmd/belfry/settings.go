@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -151,10 +153,12 @@ func (s *settings) load(c *cli) (app.Options, error) {
 		return app.Options{}, err
 	}
 	for _, name := range s.names {
-		fromEnv := c.getenv(envName(name))
+		fromEnv, set := c.lookupEnv(envName(name))
 		inFile, exists := fromFile[name]
 		switch {
 		case s.flagged[name], s.ownServer && slices.Contains(externalSettings, name), s.flagged["nats-url"] && slices.Contains(embeddedSettings, name):
+		case set && fromEnv == "" && slices.Contains(restricting, name):
+			err = usagef("environment variable %s is empty: unset it, or give %s a value (an empty list, which allows none, is [] in the config file)", envName(name), name)
 		case fromEnv != "":
 			err = s.set(name, fromEnv, "environment variable "+envName(name))
 		case exists:
@@ -191,6 +195,10 @@ var (
 	externalSettings = []string{"nats-url", "creds", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"}
 )
 
+// restricting has the settings whose absence permits everything. An empty environment variable of another setting counts
+// as absent.
+var restricting = []string{"callback-subjects", "callback-hosts", "http-tokens", "http-token-file", "nats-user"}
+
 // chooseServer makes a flag of the embedded server take precedence over a nats-url in the
 // environment, which may be set for the commands that connect to a server.
 func (s *settings) chooseServer() error {
@@ -226,8 +234,17 @@ func (s *settings) readFile() (map[string]any, error) {
 		return nil, usagef("config file %s: %v", s.config, err)
 	}
 	var values map[string]any
-	if err := yaml.Unmarshal(b, &values); err != nil {
+	document := yaml.NewDecoder(bytes.NewReader(b))
+	if err := document.Decode(&values); err != nil && !errors.Is(err, io.EOF) {
 		return nil, usagef("config file %s is not YAML with settings: %v", s.config, err)
+	}
+	if err := document.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, usagef("config file %s has more than one YAML document: remove the others, or the line --- between them", s.config)
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if values[key] == nil {
+			return nil, usagef("config file %s: %s has no value: write one, such as [] for an empty list, or leave the key out", s.config, key)
+		}
 	}
 	var unknown []string
 	for key, value := range values {
@@ -269,13 +286,14 @@ func textKeys(value any) any {
 func (s *settings) set(name string, value any, where string) error {
 	text := fmt.Sprint(value)
 	switch v := value.(type) {
-	case nil:
-		return nil
 	case map[string]any:
 		return usagef("%s: must be a single value or a list, not a group", where)
 	case []any:
 		parts := make([]string, len(v))
 		for i := range v {
+			if v[i] == nil {
+				return usagef("%s: item %d has no value", where, i+1)
+			}
 			parts[i] = fmt.Sprint(v[i])
 		}
 		text = strings.Join(parts, ",")

@@ -113,35 +113,43 @@ func TestConfigFileMistakes(t *testing.T) {
 		text string
 		want []string
 	}{
-		"unknown keys":      {"shard: 3\nretension: 1h\nshards: 2", []string{"retension, shard "}},
-		"unknown nested":    {"services:\n  orders:\n    secrte: " + secret, []string{"services.orders.secrte", "secret"}},
-		"number as a key":   {"7: 3", []string{"unknown keys: 7 "}},
-		"no file":           {"", []string{"no such file"}},
-		"number as service": {"services:\n  7:\n    concurrency: 0", []string{"services.7.concurrency"}},
-		"mixed keys":        {"services:\n  7: {concurrency: 1}\n  b: {true: 1}", []string{"services.b.true"}},
-		"group in a list":   {"nats-users: [{7: x}]", []string{"user 1: unknown key 7"}},
-		"not YAML":          {"\x00\x01garbage: [", []string{"not YAML"}},
-		"a text":            {"hello", []string{"not YAML with settings"}},
-		"wrong number":      {"shards: many", []string{"shards", "many"}},
-		"wrong duration":    {"retention: 24", []string{"retention", "duration"}},
-		"wrong bool":        {"allow-private: maybe", []string{"allow-private", "maybe"}},
-		"group for value":   {"http: {host: x}", []string{"http", "not a group"}},
-		"services a list":   {"services: [a]", []string{"services", "group"}},
-		"service a text":    {"services: {orders: " + secret + "}", []string{"services.orders", "group"}},
-		"service name":      {"services: {a b: {concurrency: 1}}", []string{"a b"}},
-		"concurrency":       {"services: {orders: {concurrency: 0}}", []string{"services.orders.concurrency"}},
-		"secret a number":   {"services: {orders: {secret: 7}}", []string{"services.orders.secret", "whsec_"}},
-		"secrets a text":    {"services: {orders: {secrets: " + secret + "}}", []string{"services.orders.secrets", "list"}},
-		"secret too short":  {"services: {orders: {secret: whsec_aHVudGVyMg==}}", []string{"orders"}},
-		"secret not base64": {"services: {orders: {secret: whsec_hunter2!hunter2!hunter2!hunter2}}", []string{"orders"}},
-		"key twice":         {"shards: 1\nshards: 2", []string{"shards"}},
-		"role":              {"roles: [cook]", []string{"cook"}},
-		"tenant's origin":   {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, webhook-origin: https://x}}", []string{"tenants.acme.webhook-origin", "DNS name"}},
-		"tenant's key":      {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, host: x}}", []string{"tenants.acme.host", "account, services, subjects, hosts, webhook-origin and export-fired"}},
-		"tenant's export":   {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, export-fired: maybe}}", []string{"tenants.acme.export-fired", "true or false"}},
-		"tenant's service":  {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, services: [a.b]}}", []string{"tenant acme", "services", "a.b"}},
-		"tenant's subject":  {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, subjects: ['$JS.>']}}", []string{"tenant acme", "subjects", "$JS"}},
-		"tenant's host":     {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, hosts: ['a b']}}", []string{"tenant acme", "hosts", "a b"}},
+		"unknown keys":       {"shard: 3\nretension: 1h\nshards: 2", []string{"retension, shard "}},
+		"unknown nested":     {"services:\n  orders:\n    secrte: " + secret, []string{"services.orders.secrte", "secret"}},
+		"number as a key":    {"7: 3", []string{"unknown keys: 7 "}},
+		"no file":            {"", []string{"no such file"}},
+		"number as service":  {"services:\n  7:\n    concurrency: 0", []string{"services.7.concurrency"}},
+		"mixed keys":         {"services:\n  7: {concurrency: 1}\n  b: {true: 1}", []string{"services.b.true"}},
+		"group in a list":    {"nats-users: [{7: x}]", []string{"user 1: unknown key 7"}},
+		"not YAML":           {"\x00\x01garbage: [", []string{"not YAML"}},
+		"a text":             {"hello", []string{"not YAML with settings"}},
+		"wrong number":       {"shards: many", []string{"shards", "many"}},
+		"wrong duration":     {"retention: 24", []string{"retention", "duration"}},
+		"wrong bool":         {"allow-private: maybe", []string{"allow-private", "maybe"}},
+		"group for value":    {"http: {host: x}", []string{"http", "not a group"}},
+		"services a list":    {"services: [a]", []string{"services", "group"}},
+		"service a text":     {"services: {orders: " + secret + "}", []string{"services.orders", "group"}},
+		"service name":       {"services: {a b: {concurrency: 1}}", []string{"a b"}},
+		"concurrency":        {"services: {orders: {concurrency: 0}}", []string{"services.orders.concurrency"}},
+		"secret a number":    {"services: {orders: {secret: 7}}", []string{"services.orders.secret", "whsec_"}},
+		"secrets a text":     {"services: {orders: {secrets: " + secret + "}}", []string{"services.orders.secrets", "list"}},
+		"secret too short":   {"services: {orders: {secret: whsec_aHVudGVyMg==}}", []string{"orders"}},
+		"secret not base64":  {"services: {orders: {secret: whsec_hunter2!hunter2!hunter2!hunter2}}", []string{"orders"}},
+		"list without value": {"callback-hosts:", []string{"callback-hosts has no value", "[]"}},
+		"null":               {"callback-subjects: null", []string{"callback-subjects has no value", "[]"}},
+		"file without name":  {"http-tokens: ~", []string{"http-tokens has no value"}},
+		"users without one":  {"nats-users:\n#- {name: a}", []string{"nats-users has no value", "[]"}},
+		"services left out":  {"services:", []string{"services has no value"}},
+		"null in a list":     {"callback-hosts: [a.example, ]\ncallback-subjects: [a.b, ~]", []string{"callback-subjects: item 2 has no value"}},
+		"two documents":      {"shards: 1\n---\ncallback-hosts: []", []string{"more than one YAML document"}},
+		"half a document":    {"shards: 1\n---\n{", []string{"more than one YAML document"}},
+		"key twice":          {"shards: 1\nshards: 2", []string{"shards"}},
+		"role":               {"roles: [cook]", []string{"cook"}},
+		"tenant's origin":    {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, webhook-origin: https://x}}", []string{"tenants.acme.webhook-origin", "DNS name"}},
+		"tenant's key":       {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, host: x}}", []string{"tenants.acme.host", "account, services, subjects, hosts, webhook-origin and export-fired"}},
+		"tenant's export":    {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, export-fired: maybe}}", []string{"tenants.acme.export-fired", "true or false"}},
+		"tenant's service":   {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, services: [a.b]}}", []string{"tenant acme", "services", "a.b"}},
+		"tenant's subject":   {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, subjects: ['$JS.>']}}", []string{"tenant acme", "subjects", "$JS"}},
+		"tenant's host":      {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, hosts: ['a b']}}", []string{"tenant acme", "hosts", "a b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,6 +167,16 @@ func TestConfigFileMistakes(t *testing.T) {
 		})
 	}
 	belfryEnv(t, []string{"BELFRY_SHARDS=many"}, "", "serve").oneLine(t, exitUsage, "BELFRY_SHARDS", "many")
+	for _, name := range restricting {
+		variable := envName(name)
+		belfryEnv(t, []string{variable + "="}, "", "config", "check").oneLine(t, exitUsage, variable+" is empty", name)
+	}
+	if r := belfryEnv(t, []string{"BELFRY_CREDS="}, "", "config", "check"); r.code != exitOK {
+		t.Errorf("config check with an empty variable that restricts nothing: got %v, want exit code 0", r)
+	}
+	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, "---\nshards: 1\n...\n")); r.code != exitOK {
+		t.Errorf("config check of one document with its marks: got %v, want exit code 0", r)
+	}
 }
 
 // TestSecretsAreNotTold: secrets do not appear in config print, in the log of a node that
@@ -222,8 +240,9 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 		return "services:\n  orders:\n" + strings.NewReplacer("SECRETS", write("secrets", secret+"\n"+second+"\n"), "EMPTY", write("empty", "\n"), "TOKEN", write("token", "hunter2-token\n"),
 			"CA", ca.File(), "CERT", cert, "PRIVATE", key, "DIR", dir).Replace(text)
 	}
-	c := &cli{process: process{err: io.Discard, getenv: func(name string) string {
-		return map[string]string{"HOME": dir, "ORDERS": third, "API_KEY": "hunter2-key"}[name]
+	c := &cli{process: process{err: io.Discard, lookupEnv: func(name string) (string, bool) {
+		value, set := map[string]string{"HOME": dir, "ORDERS": third, "API_KEY": "hunter2-key"}[name]
+		return value, set
 	}}}
 	load := func(text string) (*settings, error) {
 		s := &settings{}

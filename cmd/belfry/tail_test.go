@@ -96,9 +96,9 @@ func startTail(t *testing.T, url string, args ...string) *tailing {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &tailing{t: t, interrupt: cancel, ended: make(chan int, 1)}
-	env := func(name string) string { return map[string]string{"NATS_URL": url}[name] }
+	env := func(name string) (string, bool) { return url, name == "NATS_URL" }
 	go func() {
-		l.ended <- run(ctx, append([]string{"tail"}, args...), process{in: strings.NewReader(""), out: &l.out, err: &l.err, getenv: env})
+		l.ended <- run(ctx, append([]string{"tail"}, args...), process{in: strings.NewReader(""), out: &l.out, err: &l.err, lookupEnv: env})
 	}()
 	t.Cleanup(cancel)
 	waittest.Until(t, "tail to print its header", func() bool { return strings.HasPrefix(l.out.String(), "FIRED") || len(l.ended) > 0 })
