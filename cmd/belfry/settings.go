@@ -186,7 +186,24 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	if err := s.oidc.read(&s.app, c.getenv); err != nil {
 		return app.Options{}, err
 	}
+	if err := s.checkZeros(); err != nil {
+		return app.Options{}, err
+	}
 	return s.options(c)
+}
+
+// zeroAllowed has the settings with a documented meaning of 0.
+var zeroAllowed = []string{"shards", "fired-max-per-service", "service-idle"}
+
+// checkZeros refuses a given 0 that has no meaning. In app.Options 0 is the default.
+func (s *settings) checkZeros() error {
+	for _, name := range s.names {
+		text := s.fs.Lookup(name).Value.String()
+		if s.given[name] && (text == "0" || text == "0s") && !slices.Contains(zeroAllowed, name) {
+			return usagef("%s is %s; it must be more than 0", name, text)
+		}
+	}
+	return nil
 }
 
 // embeddedSettings apply to the embedded server, externalSettings to a server at nats-url.

@@ -89,6 +89,36 @@ func TestNeverIdle(t *testing.T) {
 	belfryRun(t, "serve", "--service-idle", "10ms", "--data", t.TempDir(), "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "service-idle is 10ms", "100ms")
 }
 
+// TestZeros: a 0 is refused wherever it is given, except for the settings that document it.
+func TestZeros(t *testing.T) {
+	t.Parallel()
+	s := &settings{}
+	s.add(&cobra.Command{})
+	checked := 0
+	for _, name := range s.names {
+		zero := map[string]string{"int": "0", "int64": "0", "duration": "0s"}[s.fs.Lookup(name).Value.Type()]
+		if zero == "" {
+			continue
+		}
+		checked++
+		for where, r := range map[string]result{
+			"flag":        belfryRun(t, "config", "check", "--"+name, zero),
+			"environment": belfryEnv(t, []string{envName(name) + "=" + zero}, "", "config", "check"),
+			"file":        belfryRun(t, "config", "check", "--config", writeConfig(t, name+": "+zero)),
+		} {
+			switch {
+			case !slices.Contains(zeroAllowed, name):
+				r.oneLine(t, exitUsage, name+" is "+zero, "more than 0")
+			case r.code != exitOK:
+				t.Errorf("%s with %s from the %s: got %v, want exit code 0", name, zero, where, r)
+			}
+		}
+	}
+	if checked < 15 {
+		t.Errorf("checked %d settings with a number or duration, want 15 or more", checked)
+	}
+}
+
 // TestTenantsPrinted: the printed settings of tenants are equal to the settings in the file. A list that is absent allows
 // everything, and an empty one nothing.
 func TestTenantsPrinted(t *testing.T) {

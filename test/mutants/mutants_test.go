@@ -149,6 +149,7 @@ var planted = []plant{
 	{m("a duration of 0 in a flag breaks the reload", "internal/cmdline/cmdline.go", "*v.to == 0 && !v.given", "*v.to == 0"), "./cmd/belfry", "TestReloadWithZeroFlag"},
 	{m("a setting without a value in the config file counts as absent", "cmd/belfry/settings.go", "if values[key] == nil {", "if values[key] == nil && key == \"\" {"), "./cmd/belfry", "TestConfigFileMistakes"},
 	{m("an empty variable that restricts counts as absent", "cmd/belfry/settings.go", "case set && fromEnv == \"\" &&", "case set && fromEnv != \"\" &&"), "./cmd/belfry", "TestConfigFileMistakes"},
+	{m("a given 0 means the default", "cmd/belfry/settings.go", "if s.given[name] && (text == \"0\" || text == \"0s\")", "if s.given[name] && text == \"none\""), "./cmd/belfry", "TestZeros"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
