@@ -47,9 +47,16 @@ func (c *cli) configCheckCommand() *cobra.Command {
 	cmd := c.printing(&cobra.Command{
 		Use:   "check",
 		Short: "Check the settings that serve would use",
-		Args:  exactly(0),
+		Long: `Check the settings that serve would use with the same flags, environment and config
+file. The command also reads the certificates, keys and credentials that they name. It
+connects to no server.`,
+		Args: exactly(0),
 		RunE: func(*cobra.Command, []string) error {
-			if _, err := s.load(c); err != nil {
+			o, err := s.load(c)
+			if err != nil {
+				return err
+			}
+			if err := o.CheckFiles(); err != nil {
 				return err
 			}
 			if c.json() {

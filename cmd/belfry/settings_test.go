@@ -119,6 +119,46 @@ func TestZeros(t *testing.T) {
 	}
 }
 
+// TestCheckReadsFiles: config check finds certificates, keys and credentials that serve could not use, and malformed URLs.
+func TestCheckReadsFiles(t *testing.T) {
+	t.Parallel()
+	ca, dir := certtest.New(t), t.TempDir()
+	cert, key := ca.Files("server", x509.ExtKeyUsageServerAuth)
+	notPEM := writeConfig(t, "hello")
+	url := []string{"--nats-url", "nats://h:4222"}
+	for _, x := range []struct {
+		args []string
+		want string // "" if the settings are valid
+	}{
+		{[]string{"--http-tls-cert", cert, "--http-tls-key", key, "--nats-tls-cert", cert, "--nats-tls-key", key, "--nats-tls-ca", ca.File()}, ""},
+		{append(url, "--tls-ca", ca.File(), "--tls-cert", cert, "--tls-key", key), ""},
+		{[]string{"--http-tls-cert", cert, "--http-tls-key", filepath.Join(dir, "none")}, "http-tls-key"},
+		{[]string{"--nats-tls-cert", notPEM, "--nats-tls-key", key}, "nats-tls-cert"},
+		{append(url, "--creds", filepath.Join(dir, "none")), "creds: "},
+		{append(url, "--creds", notPEM), "not a NATS credentials file"},
+		{append(url, "--tls-ca", notPEM), "tls-ca"},
+		{append(url, "--tls-cert", cert), "tls-cert and tls-key"},
+		{[]string{"--nats-url", "nats://a:4222,b,tls://u:p@c"}, ""},
+		{[]string{"--nats-url", "nats://u:hunter2@h:x"}, "nats-url is not"},
+		{[]string{"--nats-url", "nats://h:70000"}, "port"},
+		{[]string{"--nats-url", "http://h"}, "scheme"},
+		{[]string{"--nats-url", "nats://"}, "without a host"},
+		{[]string{"--nats-url", "nats://a,,"}, "without a host"},
+	} {
+		r := belfryRun(t, append([]string{"config", "check"}, x.args...)...)
+		if x.want == "" {
+			if r.code != exitOK {
+				t.Errorf("config check %v: got %v, want exit code 0", x.args, r)
+			}
+			continue
+		}
+		r.oneLine(t, exitUsage, x.want)
+		if strings.Contains(r.err, "hunter2") {
+			t.Errorf("config check prints a password: %s", r.err)
+		}
+	}
+}
+
 // TestTenantsPrinted: the printed settings of tenants are equal to the settings in the file. A list that is absent allows
 // everything, and an empty one nothing.
 func TestTenantsPrinted(t *testing.T) {

@@ -96,14 +96,11 @@ func New(o Options) (*App, error) {
 	}
 	// Read the files before opening the port, so that a missing file is reported even while
 	// another node uses the port.
-	if _, err := o.credentials(); err != nil {
+	if err := o.CheckFiles(); err != nil {
 		return nil, err
 	}
 	httpTLS, err := o.HTTPTLS.config("http-tls")
 	if err != nil {
-		return nil, err
-	}
-	if _, err := o.NATSTLS.config("nats-tls"); err != nil {
 		return nil, err
 	}
 	level, err := storeLevel()

@@ -322,7 +322,7 @@ func (o *Options) validate() error {
 		return err
 	}
 	if !o.embedded() {
-		return nil
+		return checkURL(o.NATSURL)
 	}
 	switch {
 	case o.Data == "":

@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -142,6 +144,46 @@ func CheckCreds(file string) error {
 		return fmt.Errorf("%s is not a NATS credentials file: it has no seed of a user; give the file that nsc or the administrator made for this user (%w)", file, err)
 	}
 	key.Wipe()
+	return nil
+}
+
+// CheckFiles returns an error of schemas.CodeConfig for a certificate, key or credentials file that cannot be read or used.
+func (o Options) CheckFiles() error {
+	if _, err := o.credentials(); err != nil {
+		return err
+	}
+	if _, err := o.HTTPTLS.config("http-tls"); err != nil {
+		return err
+	}
+	_, err := o.NATSTLS.config("nats-tls")
+	return err
+}
+
+// checkURL returns an error for a nats-url, a list separated by commas, that is malformed. The error has no password.
+func checkURL(urls string) error {
+	for part := range strings.SplitSeq(urls, ",") {
+		part = strings.TrimSpace(part)
+		if !strings.Contains(part, "://") {
+			part = "nats://" + part
+		}
+		u, err := url.Parse(part)
+		var cause *url.Error
+		switch {
+		case errors.As(err, &cause):
+			return badConfig("nats-url is not a list of addresses such as nats://host:4222: %w", cause.Err)
+		case err != nil:
+			return badConfig("nats-url is not a list of addresses such as nats://host:4222: %w", err)
+		case u.Hostname() == "":
+			return badConfig("nats-url %.80q has an address without a host; an address is such as nats://host:4222", schemas.RedactURLs(urls))
+		case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
+			return badConfig("nats-url has an address with scheme %.40q; it must be nats, tls, ws or wss", u.Scheme)
+		}
+		if u.Port() != "" {
+			if _, err := net.LookupPort("tcp", u.Port()); err != nil {
+				return badConfig("nats-url has port %.40q; it must be a number from 1 to 65535", u.Port())
+			}
+		}
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nkeys"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/belfryio/belfry/test/proc"
@@ -131,6 +132,20 @@ func checkConfig(t *testing.T, where string, env []string) {
 	}
 }
 
+// credentials returns a credentials file with the seed of a new user.
+func credentials(t *testing.T) string {
+	t.Helper()
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("-----BEGIN USER NKEY SEED-----\n%s\n------END USER NKEY SEED------\n", seed)
+}
+
 // TestKubernetes: the files are YAML without duplicate keys, the program accepts the config files and the
 // environment in them, and the tokens of the example. The module in the folder kubernetes compares the
 // files with the types of Kubernetes. No cluster has run them.
@@ -142,6 +157,7 @@ func TestKubernetes(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, "deploy/kubernetes/secret.example.yaml")), &secret); err != nil {
 		t.Fatal(err)
 	}
+	secret.StringData["nats.creds"] = credentials(t) // in place of the placeholder
 	for _, file := range []string{"single.yaml", "nats.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()

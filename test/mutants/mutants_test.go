@@ -150,6 +150,8 @@ var planted = []plant{
 	{m("a setting without a value in the config file counts as absent", "cmd/belfry/settings.go", "if values[key] == nil {", "if values[key] == nil && key == \"\" {"), "./cmd/belfry", "TestConfigFileMistakes"},
 	{m("an empty variable that restricts counts as absent", "cmd/belfry/settings.go", "case set && fromEnv == \"\" &&", "case set && fromEnv != \"\" &&"), "./cmd/belfry", "TestConfigFileMistakes"},
 	{m("a given 0 means the default", "cmd/belfry/settings.go", "if s.given[name] && (text == \"0\" || text == \"0s\")", "if s.given[name] && text == \"none\""), "./cmd/belfry", "TestZeros"},
+	{m("config check does not read files", "cmd/belfry/config.go", "if err := o.CheckFiles(); err != nil {", "if err := o.Validate(); err != nil {"), "./cmd/belfry", "TestCheckReadsFiles"},
+	{m("a malformed nats-url is found when the node connects", "internal/app/options.go", "return checkURL(o.NATSURL)", "return nil"), "./cmd/belfry", "TestCheckReadsFiles"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},

@@ -118,7 +118,7 @@ func TestHelm(t *testing.T) {
 func checkConfig(t *testing.T, program string, all []object) {
 	t.Helper()
 	dir := t.TempDir()
-	files := map[string]string{"tokens.yaml": "[]\n", "nats.creds": "x"}
+	files := map[string]string{"tokens.yaml": "[]\n"}
 	cmd := exec.CommandContext(t.Context(), program, "config", "check")
 	cmd.Env = []string{"HOME=" + dir}
 	var pod corev1.PodSpec
@@ -134,6 +134,8 @@ func checkConfig(t *testing.T, program string, all []object) {
 			pod = o.Spec.Template.Spec
 		}
 	}
+	// The seed of a user that exists nowhere.
+	files["nats.creds"] = "-----BEGIN USER NKEY SEED-----\nSUAJNXSIYS5X23VTFIBEDCNNUDMP5DGQ5VE342V32VM4UZ3JD33RZW5T5Y\n------END USER NKEY SEED------\n"
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
