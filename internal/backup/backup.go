@@ -30,7 +30,8 @@
 // manifest has the SHA-256 of every file; Read checks them before anything is
 // restored. The server checks every message of a stream before it sends the copy,
 // so that a damaged block fails the backup. A restore that fails removes the
-// streams that it made.
+// streams that it made. A restore that is killed leaves a mark in the account, which makes
+// nodes and further restores refuse it; see store.BeginRestore.
 package backup
 
 import (
@@ -289,7 +290,7 @@ func Read(dir string) (Manifest, error) {
 
 // Restore creates the streams of a backup in an account that has none of them. No Belfry
 // node may run in the account. Errors: schemas.ErrConflict if one of the streams
-// exists, schemas.CodeConfig for a damaged backup, schemas.ErrUnavailable.
+// exists, or another restore has begun and not ended; schemas.CodeConfig for a damaged backup, schemas.ErrUnavailable.
 func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 	o.fill()
 	m, err := Read(dir)
@@ -301,6 +302,9 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		return m, err
 	}
 	defer c.Close()
+	if err := store.CheckRestored(ctx, c, schemas.CodeConflict); err != nil {
+		return m, err
+	}
 	for _, s := range m.Streams {
 		switch _, err := c.Stream(ctx, s.Name); {
 		case err == nil:
@@ -310,12 +314,24 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		}
 	}
 	var made []string
+	failed := func(err error) error {
+		if left := undo(ctx, c, o, made); left != nil {
+			return errors.Join(err, left)
+		}
+		return fmt.Errorf("%w; the restore has removed the streams that it made", err)
+	}
+	if err := store.BeginRestore(ctx, c, o.Replicas); err != nil {
+		return m, failed(err)
+	}
 	for _, s := range m.Streams {
 		made = append(made, s.Name)
 		if err := restoreStream(ctx, c, o, s, filepath.Join(dir, s.Name)); err != nil {
-			return m, errors.Join(err, undo(ctx, c, o, made))
+			return m, failed(err)
 		}
 		o.Progress(s)
+	}
+	if err := store.EndRestore(ctx, c); err != nil {
+		return m, failed(err)
 	}
 	return m, nil
 }
@@ -351,18 +367,23 @@ func openArchive(dir string) (*os.File, error) {
 	return f, err
 }
 
-// undo removes the streams of a restore that failed, also if ctx has ended.
+// undo removes the streams of a restore that failed, also if ctx has ended, and then the mark of the restore.
 func undo(ctx context.Context, c *jet.Client, o Options, names []string) error {
+	bounded := func(do func(ctx context.Context) error) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Timeout)
+		defer cancel()
+		return do(ctx)
+	}
 	var errs []error
 	for _, name := range names {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Timeout)
-		err := c.DeleteStream(ctx, name)
-		cancel()
-		if err != nil {
+		if err := bounded(func(ctx context.Context) error { return c.DeleteStream(ctx, name) }); err != nil {
 			errs = append(errs, fmt.Errorf("stream %s is partly restored and could not be removed: remove it: %w", name, err))
 		}
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return bounded(func(ctx context.Context) error { return store.EndRestore(ctx, c) })
 }
 
 func makeEmpty(dir string) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func TestRestoreUndone(t *testing.T) {
 			cancel()
 		}
 	}}, oldBackup)
-	if !errors.Is(err, context.Canceled) {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "has removed the streams") {
 		t.Errorf("cancelled: %v", err)
 	}
 	none("cancelled")

@@ -247,6 +247,9 @@ func (e *examination) readStore(ctx context.Context) bool {
 		e.found("streams", Error, "give the user the right to publish to $JS.API.STREAM.LIST, or look at the servers' logs", "the streams cannot be listed: %v", err)
 		return false
 	}
+	if err := e.look.CheckRestored(ctx); schemas.CodeOf(err) == schemas.CodeConfig {
+		e.found("restore", Error, "", "the store is not complete: %v", err)
+	}
 	if len(e.streams) == 0 {
 		e.found("streams", OK, "", "there are no streams yet: the first \"belfry serve\" creates them")
 		return false

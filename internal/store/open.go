@@ -219,6 +219,9 @@ func (s *Store) GroupCommits() bool { return s.cfg.GroupCommit && s.jet.InBatche
 // create makes every stream, bucket and key that is missing. It can be interrupted and
 // repeated, and other nodes may run it at the same time.
 func (s *Store) create(ctx context.Context, m *streamMaker) error {
+	if err := CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil {
+		return err
+	}
 	if err := m.checkDevelopment(ctx); err != nil {
 		return err
 	}

@@ -152,6 +152,9 @@ var planted = []plant{
 	{m("a given 0 means the default", "cmd/belfry/settings.go", "if s.given[name] && (text == \"0\" || text == \"0s\")", "if s.given[name] && text == \"none\""), "./cmd/belfry", "TestZeros"},
 	{m("config check does not read files", "cmd/belfry/config.go", "if err := o.CheckFiles(); err != nil {", "if err := o.Validate(); err != nil {"), "./cmd/belfry", "TestCheckReadsFiles"},
 	{m("a malformed nats-url is found when the node connects", "internal/app/options.go", "return checkURL(o.NATSURL)", "return nil"), "./cmd/belfry", "TestCheckReadsFiles"},
+	{m("a restore does not mark the account", "internal/backup/backup.go", "store.BeginRestore(ctx, c, o.Replicas)", "store.EndRestore(ctx, c)"), "./cmd/belfry", "TestRestoreKilled"},
+	{m("a node opens a store that is restored in part", "internal/store/open.go", "CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil {", "CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil && m == nil {"), "./cmd/belfry", "TestRestoreKilled"},
+	{m("a restore that fails leaves its mark", "internal/backup/backup.go", "return bounded(func(ctx context.Context) error { return store.EndRestore(ctx, c) })", "return nil"), "./internal/backup", "TestRestoreUndone"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
