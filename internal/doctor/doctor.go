@@ -6,6 +6,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,12 +108,15 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 	e := &examination{o: o, js: js, look: look}
 	e.version()
 	e.found("zones", OK, "", "time zone data %s, embedded: every node of this version uses it, and no other", calendar.ZoneDataVersion)
-	if !e.jetStream(ctx) {
+	account := e.jetStream(ctx)
+	if account == nil {
 		return e.findings, ctx.Err()
 	}
 	e.permissions(ctx)
 	e.boundary(ctx)
-	if e.readStore(ctx) {
+	found := e.readStore(ctx)
+	e.limits(account)
+	if found {
 		e.clock(ctx)
 		e.streamSettings()
 		e.health()
@@ -150,37 +154,35 @@ func (e *examination) version() {
 	}
 }
 
-// jetStream checks that JetStream is enabled, and its limits for the account.
-func (e *examination) jetStream(ctx context.Context) bool {
+// jetStream checks that JetStream is enabled, and describes the account; nil if it is not.
+func (e *examination) jetStream(ctx context.Context) *jetstream.AccountInfo {
 	info, err := e.js.AccountInfo(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
 		e.found("jetstream", Error, "start nats-server with -js, or with a jetstream block in its config", "JetStream is not enabled on the server")
-		return false
+		return nil
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		e.found("jetstream", Error, "connect as a user of Belfry's account. If this is to be Belfry's account, enable JetStream for it (accounts { NAME { jetstream: enabled } }, or in its JWT); do not enable it in an account of users", "JetStream is not enabled for this account")
-		return false
+		return nil
 	case err != nil:
 		e.found("jetstream", Error, "wait until the servers have elected a leader, and read their logs; check that the user may publish to $JS.API.INFO", "JetStream does not answer: %v", err)
-		return false
+		return nil
 	}
 	e.found("jetstream", OK, "", "JetStream is enabled: %d streams, %d consumers, %d bytes stored", info.Streams, info.Consumers, info.Store)
-	e.limits(info)
-	return true
+	return info
 }
 
+// limits checks JetStream's limits for the account.
 func (e *examination) limits(info *jetstream.AccountInfo) {
-	shards := e.o.Store.Geometry.Shards
-	if shards == 0 {
-		shards = schemas.DefaultShards
-	}
+	shards := cmp.Or(len(e.cluster.Clocks), e.o.Store.Geometry.Shards, schemas.DefaultShards)
 	l, bad := info.Limits, false
 	tell := func(level Level, do, format string, args ...any) {
 		bad = true
 		e.found("limits", level, do, format, args...)
 	}
-	if need := baseStreams + shards; l.MaxStreams > 0 && l.MaxStreams < need {
-		tell(Error, fmt.Sprintf("allow the account %d streams or more", need), "the account may have %d streams; Belfry creates %d", l.MaxStreams, need)
+	others := max(info.Streams-len(e.streams), 0)
+	if need := store.StreamCount(shards, len(e.o.Store.TenantFired) > 0); l.MaxStreams > 0 && l.MaxStreams < need+others {
+		tell(Error, fmt.Sprintf("allow the account %d streams or more (max_streams in nats-server's config)", need+others), "the account may have %d streams; Belfry creates %d, and the account has %d others", l.MaxStreams, need, others)
 	}
 	if l.MaxConsumers > 0 && l.MaxConsumers < fewConsumers {
 		tell(Warning, "allow the account two consumers for each service with callbacks, and one for each node and shard", "the account may have %d consumers", l.MaxConsumers)
@@ -193,12 +195,8 @@ func (e *examination) limits(info *jetstream.AccountInfo) {
 	}
 }
 
-const (
-	// baseStreams is the number of streams in addition to the shards' buckets.
-	baseStreams = 7
-	// fewConsumers is a limit of consumers that a few services and nodes reach already.
-	fewConsumers = 64
-)
+// fewConsumers is a limit of consumers that a few services and nodes reach already.
+const fewConsumers = 64
 
 func limit(n int64) string {
 	if n <= 0 {

@@ -304,7 +304,7 @@ func TestLimitsAndPermissions(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, withAccounts(t, 3))
 	f := examine(t, doctor.Options{Conn: as(srv, t, "few")})
-	want(t, f, "limits", doctor.Error, "3 streams", "11")
+	want(t, f, "limits", doctor.Error, "3 streams", "creates 14")
 	want(t, f, "permissions", doctor.Error, "publish to $KV.clock.>", "subscribe to timers.api.>")
 	want(t, examine(t, doctor.Options{Conn: as(srv, t, "node")}), "permissions", doctor.OK)
 }

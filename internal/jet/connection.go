@@ -260,6 +260,8 @@ func (c *Connection) streamError(op string, err error) error {
 	case api.ErrorCode == codeResources, api.ErrorCode == codeStorageExceeded,
 		api.ErrorCode == codeNoPeers && strings.Contains(api.Description, "insufficient storage"):
 		return c.mapErr.errorf(ErrFull, "%s: %w", op, err)
+	case api.ErrorCode == codeMaxStreams:
+		return c.mapErr.errorf(ErrRefused, "%s: the account may have no more streams (%w): raise its limit (max_streams in nats-server's config, streams in a JWT)", op, err)
 	case api.Code != 503 && api.ErrorCode != codeNoPeers:
 		// The answer will be the same the next time, unlike that of a cluster which is not
 		// whole.

@@ -92,6 +92,7 @@ const (
 	codeNoPeers             = 10005 // no server of the cluster can take the stream
 	codeConsumerNotFound    = 10014
 	codeResources           = 10023
+	codeMaxStreams          = 10027 // of the account
 	codeMemoryExceeded      = 10028
 	codeNoMessage           = 10037
 	codeNotEnabledAccount   = 10039

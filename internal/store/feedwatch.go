@@ -13,7 +13,7 @@ import (
 // schemas.ErrUnavailable.
 func (k *ServiceKeys) WatchServices(ctx context.Context) (<-chan ServiceChange, error) {
 	// A starting node waits here until the store answers, as in Open.
-	err := waitUntilReady(ctx, DefaultReadyWithin, func(ctx context.Context) error {
+	err := waitUntilReady(ctx, k.log, DefaultReadyWithin, func(ctx context.Context) error {
 		_, err := k.jet.Stream(ctx, servicesStream)
 		return err
 	})

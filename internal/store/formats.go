@@ -226,9 +226,9 @@ func (l *Levels) can(level FormatLevel, what string) error {
 // the same presence.
 func (l *Levels) learn(ctx context.Context, within time.Duration) error {
 	var last error
-	if waitUntilReady(ctx, within, func(ctx context.Context) error {
+	if waitUntilReady(ctx, l.log, within, func(ctx context.Context) error {
 		if last = l.update(ctx); last != nil {
-			return schemas.ErrUnavailable
+			return schemas.Errorf(schemas.CodeUnavailable, "%w", last)
 		}
 		return nil
 	}) != nil {

@@ -105,11 +105,11 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.Letters.moved, s.Adds.moved, s.Events.moved = cfg.Moved, cfg.Moved, cfg.Moved
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	m := &streamMaker{jet: c, log: log, configs: streamConfigs{cfg: &s.cfg, shrink: 1}}
-	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {
+	if err := waitUntilReady(ctx, log, cfg.ReadyWithin, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {
 		c.Close()
 		return nil, err
 	}
-	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.create(ctx, m) }); err != nil {
+	if err := waitUntilReady(ctx, log, cfg.ReadyWithin, func(ctx context.Context) error { return s.create(ctx, m) }); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	}
 	s.keepWrites()
 	s.journals = &journals{jet: c, shards: s.Shards, log: log, restored: map[int]uint64{}}
-	if err := waitUntilReady(ctx, cfg.ReadyWithin, func(ctx context.Context) error { return s.journal(ctx, m.configs.atomic) }); err != nil {
+	if err := waitUntilReady(ctx, log, cfg.ReadyWithin, func(ctx context.Context) error { return s.journal(ctx, m.configs.atomic) }); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -177,17 +177,26 @@ func (s *Store) openRecords() {
 	}
 }
 
-// readyPause is the pause before waitUntilReady repeats.
-const readyPause = 100 * time.Millisecond
+const (
+	// readyPause is the pause before waitUntilReady repeats.
+	readyPause = 100 * time.Millisecond
+	// readyQuiet is the wait after which waitUntilReady logs why it waits, and the interval of further lines.
+	readyQuiet = 3 * time.Second
+)
 
 // waitUntilReady repeats do, which must be repeatable, while JetStream does not answer, for a time. A stream has no
 // leader for a while after it was made, or after its servers have started; a busy disk makes that longer.
-func waitUntilReady(ctx context.Context, within time.Duration, do func(context.Context) error) error {
-	until := time.Now().Add(within)
+func waitUntilReady(ctx context.Context, log zerolog.Logger, within time.Duration, do func(context.Context) error) error {
+	begun := time.Now()
+	logged := begun
 	for {
 		err := do(ctx)
-		if !errors.Is(err, schemas.ErrUnavailable) || time.Now().After(until) {
+		if !errors.Is(err, schemas.ErrUnavailable) || time.Since(begun) > within {
 			return err
+		}
+		if ctx.Err() == nil && time.Since(logged) >= readyQuiet {
+			logged = time.Now()
+			log.Warn().Err(err).Dur("waited_ms", time.Since(begun)).Dur("within_ms", within).Msg("JetStream is not ready for the store: waiting")
 		}
 		select {
 		case <-ctx.Done():

@@ -83,6 +83,15 @@ func (c *streamConfigs) rest() []jet.StreamConfig {
 	return all
 }
 
+// StreamCount returns the number of streams and buckets of a store; tenantFired is true if Config.TenantFired has tenants.
+func StreamCount(shards int, tenantFired bool) int {
+	c := streamConfigs{cfg: &Config{}, shards: shards, shrink: 1}
+	if tenantFired {
+		c.cfg.TenantFired = map[string]string{"": ""}
+	}
+	return len(c.base()) + len(c.rest())
+}
+
 // stream returns a configuration with the settings that all streams share.
 func (c *streamConfigs) stream(name, description string, maxBytes int64, subjects ...string) jet.StreamConfig {
 	return jet.StreamConfig{

@@ -92,10 +92,12 @@ func (m *streamMaker) removeProbe(ctx context.Context) {
 // returns other errors, such as those of an incomplete cluster, unchanged: the caller tries
 // again.
 func refused(err error, what string, args ...any) error {
-	if !errors.Is(err, jet.ErrRefused) {
+	var refusal *jet.Error
+	if !errors.As(err, &refusal) || refusal.Kind != jet.ErrRefused {
 		return err
 	}
-	return schemas.Errorf(schemas.CodeConfig, what+": %w", append(args, err)...)
+	// MapError has made err an ErrUnavailable, which the caller would repeat.
+	return schemas.Errorf(schemas.CodeConfig, what+": %w", append(args, refusal)...)
 }
 
 // ensure makes a stream, or checks and updates the existing one. It returns an error of

@@ -155,6 +155,9 @@ var planted = []plant{
 	{m("a restore does not mark the account", "internal/backup/backup.go", "store.BeginRestore(ctx, c, o.Replicas)", "store.EndRestore(ctx, c)"), "./cmd/belfry", "TestRestoreKilled"},
 	{m("a node opens a store that is restored in part", "internal/store/open.go", "CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil {", "CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil && m == nil {"), "./cmd/belfry", "TestRestoreKilled"},
 	{m("a restore that fails leaves its mark", "internal/backup/backup.go", "return bounded(func(ctx context.Context) error { return store.EndRestore(ctx, c) })", "return nil"), "./internal/backup", "TestRestoreUndone"},
+	{m("a refusal of JetStream is repeated for a minute", "internal/store/streams.go", "append(args, refusal)...)", "append(args, err)...)"), "./cmd/belfry", "TestTooFewStreams"},
+	{m("a node waits for JetStream without a log line", "internal/store/open.go", "time.Since(logged) >= readyQuiet", "time.Since(logged) < 0"), "./internal/store", "TestOpenSaysThatItWaits"},
+	{m("doctor assumes the default number of shards", "internal/doctor/doctor.go", "cmp.Or(len(e.cluster.Clocks), e.o.Store.Geometry.Shards, schemas.DefaultShards)", "cmp.Or(schemas.DefaultShards, len(e.cluster.Clocks))"), "./cmd/belfry", "TestTooFewStreams"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
