@@ -37,7 +37,7 @@ func exitCodesTopic() *cobra.Command {
      to cancel, or the storage is full
   %d  unreachable: no NATS server, no Belfry router on it, or no answer in time. A change
      may have taken effect; repeating it is safe
-  %d  in use: another process uses the address or the data folder
+  %d  in use: another process uses the address, the data folder or the history folder
   %d  unhealthy: belfry doctor or belfry repair found something that must be repaired, or
      belfry health a node that is not ready
   %d  differs: belfry tz diff found schedules whose next runs other zone data changes

@@ -141,6 +141,11 @@ func (a *App) acquire() error {
 	} else if a.node == "" {
 		a.node = hostNode()
 	}
+	unlock, err := a.o.lockIndex()
+	if err != nil {
+		return err
+	}
+	a.onStop("history folder", 0, unlock)
 	if a.o.HTTP != NoHTTP {
 		l, err := listen(context.Background(), "http", a.o.HTTP)
 		if err != nil {
@@ -154,7 +159,6 @@ func (a *App) acquire() error {
 			return nil
 		})
 	}
-	var err error
 	if a.reg, err = newRegistry(a); err == nil {
 		a.reloads, err = newReloads(a.reg)
 	}

@@ -255,6 +255,7 @@ func TestOneLineErrors(t *testing.T) {
 		{"http port", func(o *Options) { o.HTTP = busy.Addr().String() }, ErrInUse, "", []string{busy.Addr().String(), "--http"}},
 		{"nats port", func(o *Options) { o.NATSListen = busy.Addr().String() }, ErrInUse, "", []string{busy.Addr().String(), "--nats-listen"}},
 		{"locked folder", func(o *Options) { o.Data = locked.Data }, ErrInUse, "", []string{locked.Data, fmt.Sprintf("process %d", os.Getpid())}},
+		{"locked history folder", func(o *Options) { o.HistoryFolder = filepath.Join(locked.Data, historyFolder) }, ErrInUse, "", []string{"history folder", "--history-folder"}},
 		{"folder is a file", func(o *Options) { o.Data = file }, nil, schemas.CodeConfig, []string{file}},
 		{"no folder", func(o *Options) { o.Data = "" }, nil, schemas.CodeConfig, []string{"data"}},
 		{"unreachable", func(o *Options) { o.NATSURL = "nats://user:hunter2@127.0.0.1:1" }, ErrUnreachable, "", []string{"127.0.0.1:1", "xxxxx@"}},

@@ -25,24 +25,30 @@ const (
 	nodeFile = "node"
 )
 
-// lockFolder creates the folder and locks it against other processes. The lock ends with
+// lockFolder creates the data folder and locks it against other processes. The lock ends with
 // the process, even after SIGKILL. The file with the process id is only for error texts.
 func lockFolder(dir string) (unlock func(context.Context) error, err error) {
+	return lockNamed("data", dir)
+}
+
+// lockNamed locks the folder of the setting data or history-folder, like lockFolder.
+func lockNamed(setting, dir string) (unlock func(context.Context) error, err error) {
+	what := strings.TrimSuffix(setting, "-folder") + " folder"
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, badConfig("data folder %s cannot be created: %w", dir, err)
+		return nil, badConfig("%s %s cannot be created: %w", what, dir, err)
 	}
 	l := flock.New(filepath.Join(dir, lockFile))
 	got, err := l.TryLock()
 	if err != nil {
-		return nil, badConfig("data folder %s cannot be locked: %w", dir, err)
+		return nil, badConfig("%s %s cannot be locked: %w", what, dir, err)
 	}
 	if !got {
-		return nil, errorOf(ErrInUse, nil, "data folder %s is in use by another belfry%s: stop it, or give each its own with --data", dir, lockHolder(dir))
+		return nil, errorOf(ErrInUse, nil, "%s %s is in use by another belfry%s: stop it, or give each its own with --%s", what, dir, lockHolder(dir), setting)
 	}
 	pid := filepath.Join(dir, pidFile)
 	// On a full disk the node waits for room; the process id is only for messages.
 	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil && !errors.Is(err, syscall.ENOSPC) {
-		return nil, errors.Join(badConfig("data folder %s cannot be written: %w", dir, err), l.Unlock())
+		return nil, errors.Join(badConfig("%s %s cannot be written: %w", what, dir, err), l.Unlock())
 	}
 	return func(context.Context) error {
 		err := os.Remove(pid)

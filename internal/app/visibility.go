@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
 
 	"github.com/belfryio/belfry/internal/cpuspare"
@@ -25,13 +27,36 @@ func (o *Options) checkHistory() error {
 	return visibility.CheckAttributes(o.HistoryAttributes)
 }
 
-func (a *App) visibilityOptions() visibility.Options {
-	folder := a.o.HistoryFolder
-	if folder == "" {
-		folder = filepath.Join(a.o.Data, historyFolder)
+// indexFolder returns the folder of the search index.
+func (o *Options) indexFolder() string {
+	if o.HistoryFolder != "" {
+		return o.HistoryFolder
 	}
+	return filepath.Join(o.Data, historyFolder)
+}
+
+// lockIndex locks the folder of the search index, because two nodes would write the rows of different changes to one
+// index. The node starts without the lock if the folder cannot be written: then the role reports it, and timers fire.
+// Error: ErrInUse.
+func (o *Options) lockIndex() (unlock func(context.Context) error, err error) {
+	unlock = func(context.Context) error { return nil }
+	folder := o.indexFolder()
+	if !o.runs(RoleVisibility) || filepath.Clean(folder) == filepath.Clean(o.Data) {
+		return unlock, nil
+	}
+	locked, err := lockNamed("history-folder", folder)
+	switch {
+	case err == nil:
+		return locked, nil
+	case errors.Is(err, ErrInUse):
+		return nil, err
+	}
+	return unlock, nil
+}
+
+func (a *App) visibilityOptions() visibility.Options {
 	return visibility.Options{
-		Buckets: a.store, Folder: folder, History: a.o.History, HistoryBytes: a.o.HistoryBytes, Attributes: a.o.HistoryAttributes,
+		Buckets: a.store, Folder: a.o.indexFolder(), History: a.o.History, HistoryBytes: a.o.HistoryBytes, Attributes: a.o.HistoryAttributes,
 		NowMs: a.nowMs, Spare: cpuspare.New().Spare, Log: a.component("visibility"), Registerer: a.reg,
 	}
 }
