@@ -52,7 +52,10 @@ var (
 	ErrLimited          = schemas.ErrLimited          // the adds a second of the service are used up: see Error.RetryAfter
 	ErrBadRequest       = schemas.ErrBadRequest       // an argument or option is out of range
 	ErrConfig           = schemas.ErrConfig           // an existing consumer has other settings; see Client.Handle
-	ErrUnavailable      = schemas.ErrUnavailable      // no answer; the call may have taken effect
+	// ErrUnavailable means that there was no answer; the call may have taken effect, unless the
+	// text says that it was not sent. A call waits within its context for a lost connection, and
+	// sends nothing before the connection is up.
+	ErrUnavailable = schemas.ErrUnavailable
 )
 
 // The states of a timer.
@@ -159,6 +162,9 @@ func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data
 		ctx, cancel = context.WithTimeout(ctx, DefaultRequestTimeout)
 		defer cancel()
 	}
+	if err := c.connected(ctx); err != nil {
+		return schemas.Errorf(schemas.CodeUnavailable, "%s: not sent: no connection to NATS (%w)", verb, err)
+	}
 	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Header: hdr, Data: data})
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -178,6 +184,28 @@ func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data
 	}
 	if err := json.Unmarshal(m.Data, reply); err != nil {
 		return fmt.Errorf("belfry: cannot decode the answer to %s: %w", verb, err)
+	}
+	return nil
+}
+
+// connected waits within ctx until a lost connection is up. Otherwise nats.go would buffer a request and send it at any
+// time later, after the caller has given up.
+func (c *Client) connected(ctx context.Context) error {
+	lost := func() bool {
+		status := c.nc.Status()
+		return status == nats.RECONNECTING || status == nats.CONNECTING || status == nats.DISCONNECTED
+	}
+	if !lost() {
+		return nil
+	}
+	changed := c.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer c.nc.RemoveStatusListener(changed)
+	for lost() {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -194,6 +195,64 @@ func TestFiringOf(t *testing.T) {
 	id, err := belfry.ParseTimerID(f.Timer.String())
 	if err != nil || id != f.Timer {
 		t.Errorf("%s %v", id, err)
+	}
+}
+
+// TestRequestWithoutConnection: a call without a connection sends nothing once its context has ended. A call whose context
+// lasts is carried out when the connection is back.
+func TestRequestWithoutConnection(t *testing.T) {
+	t.Parallel()
+	testsize.NotShort(t, "this test starts two nodes")
+	dir := t.TempDir()
+	o := app.Options{Data: dir, NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, Log: zerolog.Nop()}
+	run := func() *app.App {
+		a, err := app.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	a := run()
+	o.NATSListen = strings.TrimPrefix(a.NATSURL(), "nats://")
+	c, err := belfry.Connect(t.Context(), a.NATSURL(), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	r, err := c.Add(t.Context(), newEvent("later"), belfry.After(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the client notices the loss", c.Conn().IsReconnecting)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Cancel(short, r.Timer); !errors.Is(err, belfry.ErrUnavailable) || !strings.Contains(err.Error(), "not sent") {
+		t.Errorf("cancel without a connection: got %v, want an error that says that nothing was sent", err)
+	}
+	long, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	got := make(chan error, 1)
+	go func() {
+		i, err := c.Get(long, r.Timer)
+		if err == nil && i.State != belfry.StatePending {
+			err = fmt.Errorf("the timer is %s, want pending: the cancel was sent later", i.State)
+		}
+		got <- err
+	}()
+	a = run()
+	t.Cleanup(func() { a.Stop(context.Background()) })
+	if err := waittest.Receive(t, "the answer of the new node", got); err != nil && !strings.Contains(err.Error(), "is a Belfry router running") {
+		t.Error(err)
+	}
+	i, err := c.Get(t.Context(), r.Timer)
+	if err != nil || i.State != belfry.StatePending {
+		t.Errorf("after the connection is back the timer is %s (%v), want pending", i.State, err)
 	}
 }
 
