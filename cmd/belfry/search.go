@@ -28,7 +28,7 @@ func (f *searchFlags) add(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.attributes, "attribute", nil, "search: an attribute that the setting history-attributes names, as name=value")
 	fs.StringVar(&f.sort, "sort", "due", "search: order by due, or by done, which lists only finished timers")
 	fs.BoolVar(&f.q.Descending, "desc", false, "search: the latest first")
-	fs.BoolVar(&f.counts, "counts", false, "show the number of timers of each service and state, of the search index")
+	fs.BoolVar(&f.counts, "counts", false, "show the number of timers of each service and state, of the search index; of the filters only --svc applies")
 }
 
 // asks reports whether a flag asks the search index.
@@ -43,6 +43,13 @@ func (f *searchFlags) asks() bool {
 
 // check checks the flags, and completes the query with those of a list.
 func (f *searchFlags) check(q *belfry.ListQuery) error {
+	if f.counts {
+		for _, name := range []string{"state", "group", "schedule", "limit", "search", "error", "host", "attribute", "sort", "desc"} {
+			if f.fs.Changed(name) {
+				return usagef("--counts counts all timers, or those of --svc: give no --%s", name)
+			}
+		}
+	}
 	switch f.sort {
 	case "due":
 	case "done":

@@ -11,6 +11,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
+// TestCountsRefuseFilters: --counts knows no filter other than --svc.
+func TestCountsRefuseFilters(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--state=pending", "--group=g", "--schedule", "--limit=5", "--search=x", "--error=x", "--host=x", "--attribute=a=b", "--sort=done", "--desc"} {
+		name, _, _ := strings.Cut(strings.TrimLeft(flag, "-"), "=")
+		belfryEnv(t, noServer, "", "ls", "--counts", flag).oneLine(t, exitUsage, "--counts", "give no --"+name)
+	}
+}
+
 // TestSearchFlags: each flag of ls that asks the search index selects, orders or counts the
 // timers of a real node.
 func TestSearchFlags(t *testing.T) {
