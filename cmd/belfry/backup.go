@@ -68,6 +68,7 @@ backup began fire again, with the same idempotency key.`,
 	cmd.Flags().IntVar(&replicas, "replicas", 0, "replicas of every stream: 1, 3 or 5; 0 for as many as in the backup, or 1 with --data")
 	f := &clientFlags{}
 	f.add(cmd.Flags())
+	timeoutOfRequests(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if replicas != 0 && replicas != 1 && replicas != 3 && replicas != 5 {
 			return usagef("--replicas must be 1, 3 or 5")

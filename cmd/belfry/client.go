@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,7 +210,14 @@ func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do fu
 // following is like talking, for a command that runs until it is interrupted: --timeout
 // bounds each of its requests.
 func (c *cli) following(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
-	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error { return f.connect(ctx, do) })
+	c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error { return f.connect(ctx, do) })
+	timeoutOfRequests(cmd)
+	return cmd
+}
+
+// timeoutOfRequests changes the help of --timeout of a command that bounds only its requests.
+func timeoutOfRequests(cmd *cobra.Command) {
+	cmd.Flags().Lookup("timeout").Usage = "time limit of each request (default " + schemas.FormatDuration(belfry.DefaultRequestTimeout) + ")"
 }
 
 // connected adds the flags of the connection to a command, and runs do after check.
@@ -242,10 +250,18 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 	client, err := belfry.Connect(bounded, f.url, opts...)
 	cancel()
 	if err != nil {
+		if refusesLogin(err) {
+			return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s refuses the login: %v; check the user and password, token, credentials file or NKey", schemas.RedactURLs(f.url), cause(err))
+		}
 		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", schemas.RedactURLs(f.url), cause(err))
 	}
 	defer client.Close()
 	return do(ctx, session{client, f})
+}
+
+// refusesLogin reports whether a server was reached and refused the user of the connection.
+func refusesLogin(err error) bool {
+	return slices.ContainsFunc([]error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // errNotYet ends a connect after the settings of a context were read.

@@ -58,21 +58,29 @@ func (c *cli) clockAdvanceCommand() *cobra.Command {
 }
 
 func (c *cli) clockToCommand() *cobra.Command {
-	var at time.Time
+	var at string
 	cmd := &cobra.Command{
-		Use:     "to TIME",
-		Short:   "Move the clock to a time, such as 2027-03-28T02:30Z",
-		Long:    `Move the clock to a time: RFC 3339, or a date and a time of day in the zone of this computer.`,
+		Use:   "to TIME",
+		Short: "Move the clock to a time, such as 2027-03-28T02:30Z",
+		Long: `Move the clock to a time: RFC 3339, or a date and a time of day in the zone of this computer.
+Times such as "tomorrow 9:00" and "in 15m" count from the time that the clock shows.`,
 		Example: "  belfry clock to 2027-03-28T01:00:00Z\n  belfry clock to 2027-03-28T04:30",
 		Args:    exactly(1),
 	}
-	check := func(args []string) (err error) {
-		if at, _, err = cmdline.ParseTime(args[0], time.Now()); err != nil {
+	check := func(args []string) error {
+		at = args[0]
+		if _, _, err := cmdline.ParseTime(at, time.Now()); err != nil {
 			return usagef("%v", err)
 		}
 		return nil
 	}
-	return c.moving(cmd, check, func(ctx context.Context, s session) (belfry.Clock, error) { return s.MoveClock(ctx, at) })
+	return c.moving(cmd, check, func(ctx context.Context, s session) (belfry.Clock, error) {
+		t, err := s.onClock(ctx, at)
+		if err != nil {
+			return belfry.Clock{}, err
+		}
+		return s.MoveClock(ctx, t)
+	})
 }
 
 func (c *cli) clockIdleCommand() *cobra.Command {
@@ -95,15 +103,37 @@ without one at --until.`,
 		}
 		opts = append(opts, belfry.ClockMax(most))
 		if until != "" {
-			at, _, err := cmdline.ParseTime(until, time.Now())
-			if err != nil {
+			if _, _, err := cmdline.ParseTime(until, time.Now()); err != nil {
 				return usagef("--until: %v", err)
 			}
-			opts = append(opts, belfry.ClockUntil(at))
 		}
 		return nil
 	}
-	return c.moving(cmd, check, func(ctx context.Context, s session) (belfry.Clock, error) { return s.RunClockUntilIdle(ctx, opts...) })
+	return c.moving(cmd, check, func(ctx context.Context, s session) (belfry.Clock, error) {
+		if until != "" {
+			t, err := s.onClock(ctx, until)
+			if err != nil {
+				return belfry.Clock{}, err
+			}
+			opts = append(opts, belfry.ClockUntil(t))
+		}
+		return s.RunClockUntilIdle(ctx, opts...)
+	})
+}
+
+// onClock parses a time, which may count from the time that the moved clock shows.
+func (s session) onClock(ctx context.Context, text string) (time.Time, error) {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	r, err := s.Clock(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	t, _, err := cmdline.ParseTime(text, r.Now.Local())
+	if err != nil {
+		return t, usagef("%v", err)
+	}
+	return t, nil
 }
 
 // moving makes cmd a command that moves the clock.

@@ -23,6 +23,17 @@ func completeFlags(cmd *cobra.Command) {
 	}
 }
 
+// refuseUnknownShells adds cobra's command completion, and makes an unknown shell a usage error, like an unknown
+// subcommand of another command.
+func refuseUnknownShells(root *cobra.Command, args []string) {
+	root.InitDefaultCompletionCmd(args...)
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Args, cmd.RunE = cobra.ArbitraryArgs, group
+		}
+	}
+}
+
 // complete makes the shell complete the values of a flag. The flag must exist.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)

@@ -90,6 +90,13 @@ func TestDev(t *testing.T) {
 	if r := n.client(t, "clock", "run-until-idle", "--until", "2030-03-28T12:00"); r.code != exitOK || !strings.Contains(r.out, "due times passed") {
 		t.Errorf("run-until-idle --until: %v", r)
 	}
+	tomorrow := ok[clock](t, n, "clock", "run-until-idle", "--until", "in 15m")[0]
+	if !strings.HasPrefix(tomorrow.Now, "2030-03-28T") {
+		t.Errorf("run-until-idle --until \"in 15m\" shows %s, want 15 minutes after the time of the moved clock", tomorrow.Now)
+	}
+	if got := ok[clock](t, n, "clock", "to", "in 20d")[0]; !strings.HasPrefix(got.Now, "2030-04-1") {
+		t.Errorf("clock to \"in 20d\" shows %s, want 20 days after the time of the moved clock", got.Now)
+	}
 	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -88,12 +88,14 @@ wrong. Beyond loopback it listens only with secrets.`,
 		l.answer, err = c.readData("--answer", answer)
 		return err
 	}
-	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error {
+	c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error {
 		if subject == "" {
 			return l.run(ctx, address, nil, "")
 		}
 		return f.connect(ctx, func(ctx context.Context, s session) error { return l.run(ctx, address, s.Conn(), subject) })
 	})
+	timeoutOfRequests(cmd)
+	return cmd
 }
 
 // listenAddress returns the address to listen on, with a host.

@@ -52,5 +52,6 @@ func run(ctx context.Context, args []string, p process) int {
 	root.SetIn(p.in)
 	root.SetOut(p.out)
 	root.SetErr(p.err)
+	refuseUnknownShells(root, args)
 	return c.report(root.ExecuteContext(ctx))
 }

@@ -76,6 +76,8 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		return schemas.Errorf(schemas.CodeUnavailable, "this NATS server has no stream %s: has a Belfry node run there?", schemas.StreamFired)
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return schemas.Errorf(schemas.CodeUnavailable, "tail reads the stream %s, and this user's account has no JetStream: connect as a user of Belfry's account; a team subscribes to timers.fired.<service> (nats sub)", schemas.StreamFired)
 	case err != nil:
 		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
 	}

@@ -17,7 +17,8 @@ func (a *App) warnReadable() {
 		return // this system has no permission bits
 	}
 	if a.o.embedded() {
-		if mode, ok := openToAnybody(a.o.Data); ok {
+		mode, ok := openToAnybody(a.o.Data)
+		if info, err := os.Stat(a.o.Data); ok && err == nil && info.IsDir() { // otherwise the lock of the folder fails
 			a.o.Log.Warn().Str("folder", a.o.Data).Stringer("mode", mode).Str("do", "chmod 700 "+a.o.Data).
 				Msg("every user of this host can open the data folder, which has all timers: remove the permission")
 		}
