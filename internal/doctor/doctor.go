@@ -112,10 +112,10 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 	if account == nil {
 		return e.findings, ctx.Err()
 	}
-	e.permissions(ctx)
-	e.boundary(ctx)
 	found := e.readStore(ctx)
 	e.limits(account)
+	e.permissions(ctx)
+	e.boundary(ctx)
 	if found {
 		e.clock(ctx)
 		e.streamSettings()
