@@ -158,10 +158,10 @@ var planted = []plant{
 	{m("a refusal of JetStream is repeated for a minute", "internal/store/streams.go", "append(args, refusal)...)", "append(args, err)...)"), "./cmd/belfry", "TestTooFewStreams"},
 	{m("a node waits for JetStream without a log line", "internal/store/open.go", "time.Since(logged) >= readyQuiet", "time.Since(logged) < 0"), "./internal/store", "TestOpenSaysThatItWaits"},
 	{m("doctor assumes the default number of shards", "internal/doctor/doctor.go", "cmp.Or(len(e.cluster.Clocks), e.o.Store.Geometry.Shards, schemas.DefaultShards)", "cmp.Or(schemas.DefaultShards, len(e.cluster.Clocks))"), "./cmd/belfry", "TestTooFewStreams"},
-	{m("two nodes share the folder of a search index", "internal/app/visibility.go", "case errors.Is(err, ErrInUse):", "case err != nil && folder == \"\":"), "./internal/app", "TestOneLineErrors$/locked_history"},
 	{m("a request without a connection is buffered", "belfry.go", "if err := c.connected(ctx); err != nil {", "if err := c.connected(ctx); err != nil && ctx == nil {"), ".", "TestRequestWithoutConnection"},
 	{m("ls --counts ignores filters", "cmd/belfry/search.go", "if f.fs.Changed(name) {\n\t\t\t\treturn usagef", "if f.fs.Changed(name) && name == \"\" {\n\t\t\t\treturn usagef"), "./cmd/belfry", "TestCountsRefuseFilters"},
 	{m("relative times of clock count from the host's clock", "cmd/belfry/clock.go", "cmdline.ParseTime(text, r.Now.Local())", "cmdline.ParseTime(text, time.Now().Add(0*time.Until(r.Now)))"), "./cmd/belfry", "TestDev$"},
+	{m("two nodes share the folder of a search index", "internal/app/visibility.go", "case errors.Is(err, ErrInUse):", "case errors.Is(err, ErrInUse) && folder == \"\":"), "./internal/app", "TestOneLineErrors$/locked_history"},
 
 	// Journals of batches.
 	{m("a batch goes without its journal", "internal/jet/batch.go", "	if q.journal != \"\" {\n		journal", "	if false {\n		journal"), "./internal/store", "TestGroupJournal"},
