@@ -118,9 +118,10 @@ func TestReplayedRunWaits(t *testing.T) {
 	t.Parallel()
 	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
 	notNow := callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second, Reason: callback.ReasonRetryLater}
-	rec, calls := deliveredRecord(), 0
+	rec := deliveredRecord()
 	for replay := range 3 {
-		for calls = 0; !rec.State.Final(); calls++ {
+		calls := 0
+		for ; !rec.State.Final(); calls++ {
 			rec = p.Next(rec, notNow, testSpec, 1000, 0).Record
 		}
 		if calls != 5+3 {

@@ -41,11 +41,12 @@ func (e *examination) flows(ctx context.Context) {
 		e.found("flows", Warning, "upgrade these nodes, or stop them", "nodes of an older version may take no turns with parallel calls, so the events of one node can wait long: %s", strings.Join(names, ", "))
 	}
 	for _, l := range set.All() {
-		if errors.Is(l.Err, schemas.ErrNewer) && schemas.LimitsAdds(l.Pattern) {
+		switch {
+		case errors.Is(l.Err, schemas.ErrNewer) && schemas.LimitsAdds(l.Pattern):
 			e.found("flows", Error, "upgrade the nodes", "the adds of %s wait, and with 20,000 of them all adds: %v", l.Pattern, l.Err)
-		} else if l.Err != nil && schemas.LimitsAdds(l.Pattern) {
+		case l.Err != nil && schemas.LimitsAdds(l.Pattern):
 			e.found("flows", Error, "store the limit again with \"belfry flow set\"", "the adds of %s are not limited: %v", l.Pattern, l.Err)
-		} else if l.Err != nil {
+		case l.Err != nil:
 			e.found("flows", Error, "store the limit again with \"belfry flow set\", and see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "the callbacks of flow key %s wait: %v", l.Pattern, l.Err)
 		}
 	}

@@ -93,7 +93,7 @@ func (m *streamMaker) removeProbe(ctx context.Context) {
 // again.
 func refused(err error, what string, args ...any) error {
 	var refusal *jet.Error
-	if !errors.As(err, &refusal) || refusal.Kind != jet.ErrRefused {
+	if !errors.As(err, &refusal) || !errors.Is(refusal.Kind, jet.ErrRefused) {
 		return err
 	}
 	// MapError has made err an ErrUnavailable, which the caller would repeat.
