@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/testsize"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -86,6 +87,7 @@ func (c *cutRoutes) forward(to, from net.Conn, i, j int) {
 // to it soon makes no decision by its copies, although that server still answers as the leader.
 func TestCutOffLeader(t *testing.T) {
 	t.Parallel()
+	testsize.NotRace(t, "it compares with the election timeouts of nats-server")
 	var routes cutRoutes
 	c := natstest.Cluster3(t, routes.option(t))
 	cfg := Config{Node: "n1", Geometry: schemas.DefaultGeometry(), Replicas: 3}
@@ -110,7 +112,7 @@ func TestCutOffLeader(t *testing.T) {
 	i := int(leader.Name()[1] - '1')
 	routes.cut[i].Store(true)
 	// The server answers as the leader for another 10 to 20 s. Others can be elected after 4 s.
-	waittest.UntilWithin(t, 8*time.Second, "the copy of the limits is not fresh", func() bool { return !fresh() })
+	waittest.UntilWithin(t, 9*time.Second, "the copy of the limits is not fresh", func() bool { return !fresh() })
 	routes.cut[i].Store(false)
 	waittest.Until(t, "the copy of the limits is fresh again", fresh)
 }
