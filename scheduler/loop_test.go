@@ -225,9 +225,10 @@ func TestReleaseWithClaimsInFlight(t *testing.T) {
 				s.Store = o.Store.(*store.Store)
 				o.Store = s
 			})
+			// The tail brings the adds before they are due: a claim of an add that it does not bring any more lowers the number.
 			create(t, n.store, timers(8, func(i int64) int64 {
 				if i < 5 {
-					return nowMs()
+					return nowMs() + 2000
 				}
 				return nowMs() + 3_600_000
 			})...)
