@@ -136,8 +136,10 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		newer:   newNewerRecords(),
 		damaged: damagedClaims{},
 		voids:   voidRecords{revs: map[schemas.TimerID]uint64{}},
-		pending: newPendingCount(c, cfg.Retention.Milliseconds()),
-		dedup:   dedupChecks{afterMs: dedupCheckAfterMs},
+
+		justClaimed: justClaimed{revs: map[schemas.TimerID]uint64{}},
+		pending:     newPendingCount(c, cfg.Retention.Milliseconds()),
+		dedup:       dedupChecks{afterMs: dedupCheckAfterMs},
 
 		completions: newCompletions(cfg.SweepMs),
 	}
@@ -430,9 +432,9 @@ func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 	return e
 }
 
-// pinFor pins the applied offset before a later revision of e's record, which waits until
-// e's write has a result. The revision's tick may be before e's; then only the pin keeps a
-// new owner from missing it. A rev of 0 means that the low watermark waits for the record.
+// pinFor pins the applied offset before a sequence, unless e has a pin: before a later revision of e's record, which waits
+// until e's write has a result, or where an entry that e replaces had its pin. The revision's tick may be before e's; then only
+// the pin keeps a new owner from missing it. A rev of 0 means that the low watermark waits for the record.
 func (k *Core) pinFor(e *entry, rev uint64) {
 	if e.pin == 0 && rev != 0 {
 		k.pins.add(e, rev)

@@ -20,9 +20,6 @@ func (j *justClaimed) add(e *entry, nowMs int64) {
 		j.atMs = nowMs
 		clear(j.revs)
 	}
-	if j.revs == nil {
-		j.revs = map[schemas.TimerID]uint64{}
-	}
 	j.revs[e.id] = e.rev
 }
 

@@ -36,9 +36,8 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 		return
 	}
 	n.inherit(e)
-	if n.unclear() && e.pin != 0 && n.pin == 0 {
-		// The unclear claim may still be stored. The next owner looks for it only if its own tail begins before it.
-		k.pins.add(n, e.pin)
+	if n.unclear() {
+		k.pinFor(n, e.pin) // the claim may still be stored, and the next owner looks for it from where its tail begins
 	}
 	if !woken {
 		n.fails = fails
@@ -179,9 +178,7 @@ func (k *Core) readRun(e *entry, t store.Timer, tick int64, pin uint64) bool {
 	r.completes, r.blocks = nil, nil // done must not take them for ended
 	k.done(e)
 	n := k.insert(t, tick, pin, phaseDedupCheck)
-	if n.pin == 0 && before != 0 {
-		k.pins.add(n, before)
-	}
+	k.pinFor(n, before)
 	x := n.more()
 	x.completes, x.blocks, x.unindexed = completes, blocks, unindexed
 	k.dedup.queue = append(k.dedup.queue, n)

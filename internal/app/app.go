@@ -96,10 +96,7 @@ func New(o Options) (*App, error) {
 	}
 	// Read the files before opening the port, so that a missing file is reported even while
 	// another node uses the port.
-	if err := o.CheckFiles(); err != nil {
-		return nil, err
-	}
-	httpTLS, err := o.HTTPTLS.config("http-tls")
+	httpTLS, err := o.readFiles()
 	if err != nil {
 		return nil, err
 	}

@@ -149,14 +149,19 @@ func CheckCreds(file string) error {
 
 // CheckFiles returns an error of schemas.CodeConfig for a certificate, key or credentials file that cannot be read or used.
 func (o Options) CheckFiles() error {
-	if _, err := o.credentials(); err != nil {
-		return err
-	}
-	if _, err := o.HTTPTLS.config("http-tls"); err != nil {
-		return err
-	}
-	_, err := o.NATSTLS.config("nats-tls")
+	_, err := o.readFiles()
 	return err
+}
+
+// readFiles is CheckFiles, and returns the TLS configuration of the HTTP port; nil for none.
+func (o *Options) readFiles() (httpTLS *tls.Config, err error) {
+	if _, err := o.credentials(); err != nil {
+		return nil, err
+	}
+	if _, err := o.NATSTLS.config("nats-tls"); err != nil {
+		return nil, err
+	}
+	return o.HTTPTLS.config("http-tls")
 }
 
 // checkURL returns an error for a nats-url, a list separated by commas, that is malformed. The error has no password.

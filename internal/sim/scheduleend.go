@@ -36,7 +36,6 @@ const runsOverlap = 15 * time.Second
 
 // runLeft says what is still to come of a run, empty if nothing is.
 func (c *checker) runLeft(r *run) string {
-	w := c.w
 	switch {
 	case len(r.fired) == 0 && r.s.bornHalf && r.s.promised == 0:
 		// The record was created, its index entry was lost, and the add was not acknowledged. An
@@ -45,7 +44,7 @@ func (c *checker) runLeft(r *run) string {
 		return ""
 	case len(r.fired) == 0:
 		return "was claimed at " + c.w.rel(r.claimed) + " and not fired"
-	case r.s.half && r.s.promised == 0 && w.now-r.claimed < int64(runsOverlap):
+	case r.s.half && r.s.promised == 0 && c.w.now-r.claimed < int64(runsOverlap):
 		return "" // nobody ends the schedule, so some run is always under way
 	case r.callback && r.calls == 0 && r.endedAt == 0:
 		return "was not called back"

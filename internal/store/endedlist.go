@@ -251,7 +251,7 @@ func (l *EndedLists) write(ctx context.Context, shard int, c *endedChunk, nowMs 
 		return err
 	}
 	// A roll-up would visit the blocks of the file between the two revisions; see revisionGC.
-	if err := l.gc.discard(ctx, shard, c.rev, &jet.Msg{Subject: subject, Sequence: seq}, checkFirst); err != nil {
+	if err := l.gc.discard(ctx, revision{l.shards.subjects[shard].stream, c.rev}, &jet.Msg{Subject: subject, Sequence: seq}, checkFirst); err != nil {
 		l.log.Debug().Err(err).Str("key", subject).Msg("the replaced revision of a chunk stays until it expires")
 	}
 	return nil

@@ -180,7 +180,7 @@ func (s *Store) SetUnanswered(first, last time.Duration) {
 	u := &s.unanswered
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.first, u.last = first, last
+	u.after = [2]time.Duration{first, last}
 }
 
 // MaxUnanswered is maxUnanswered.
@@ -189,7 +189,7 @@ const MaxUnanswered = maxUnanswered
 // AddUnanswered takes note of a revision as if a write that replaces it got no answer.
 func (s *Store) AddUnanswered(id schemas.TimerID, rev uint64) {
 	subject, stream := s.timerSubject(id)
-	s.unanswered.add(unansweredWrite{revision: revision{stream, rev}, subject: subject, shard: s.geo.Shard(id), at: time.Now()})
+	s.unanswered.add(0, unansweredWrite{revision: revision{stream, rev}, subject: subject, at: time.Now()})
 }
 
 // FailLook takes all writes out for a look, adds as many, and puts them back as after a failed look.
@@ -197,7 +197,7 @@ func (s *Store) FailLook(look int) {
 	u := &s.unanswered
 	writes := u.due(look, time.Now().Add(24*time.Hour))
 	for _, w := range writes {
-		u.add(w)
+		u.add(0, w)
 	}
 	u.back(look, writes)
 }

@@ -83,7 +83,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 	if err != nil {
 		return err
 	}
-	start := last - min(last, back)
+	stream, start := g.shards.subjects[shard].stream, last-min(last, back)
 	newest := map[string]uint64{}
 	after := start
 	for more := true; more && after < last; {
@@ -97,7 +97,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			}
 			prev, rolled, _ := jet.Replaced(m)
 			if older, ok := newest[m.Subject]; ok {
-				if err := g.discard(ctx, shard, older, m, reconnects); err != nil {
+				if err := g.discard(ctx, revision{stream, older}, m, reconnects); err != nil {
 					return err
 				}
 			}
@@ -108,7 +108,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}
-			if err := g.discard(ctx, shard, prev, m, reconnects); err != nil {
+			if err := g.discard(ctx, revision{stream, prev}, m, reconnects); err != nil {
 				return err
 			}
 		}
@@ -125,10 +125,10 @@ func (g *revisionGC) replaces(m *jet.Msg) bool {
 
 // discard has a revision deleted that m has replaced. reconnects is the number of reconnects before m was read, or
 // checkFirst. It waits for a permit. Errors: those of remover.reserve.
-func (g *revisionGC) discard(ctx context.Context, shard int, seq uint64, m *jet.Msg, reconnects uint64) error {
+func (g *revisionGC) discard(ctx context.Context, older revision, m *jet.Msg, reconnects uint64) error {
 	if err := g.rem.reserve(ctx, "remove superseded revisions"); err != nil {
 		return err
 	}
-	g.rem.put(superseded{revision: revision{g.shards.subjects[shard].stream, seq}, subject: m.Subject, by: m.Sequence, reconnects: reconnects})
+	g.rem.put(superseded{revision: older, subject: m.Subject, by: m.Sequence, reconnects: reconnects})
 	return nil
 }

@@ -261,7 +261,14 @@ func inParts(ids []schemas.TimerID, first, end uint64) []schemas.TimerID {
 // indexed returns the records that the index names: from near, or read from the stream, up to limit in one request. It may
 // change the array of ids.
 func (l *Loader) indexed(ctx context.Context, shard int, ids []schemas.TimerID, limit int, seen uint64, near *Near) ([]Timer, error) {
-	timers, ids := near.TakeAll(ids)
+	timers := make([]Timer, 0, len(ids))
+	ids = slices.DeleteFunc(ids, func(id schemas.TimerID) bool {
+		t, kept := near.Take(id)
+		if kept {
+			timers = append(timers, t)
+		}
+		return kept
+	})
 	for some := range slices.Chunk(ids, limit) {
 		subjects := make([]string, len(some))
 		for i, id := range some {

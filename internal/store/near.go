@@ -85,6 +85,9 @@ func (n *Near) Note(t *Timer, keep bool) {
 // Take returns a timer, with its record as it was noted, and forgets it. The body of the record may refer to memory that it
 // shares with other timers; the caller does not change it.
 func (n *Near) Take(id schemas.TimerID) (Timer, bool) {
+	if n == nil {
+		return Timer{}, false
+	}
 	n.mu.Lock()
 	entry := n.remove(id)
 	n.mu.Unlock()
@@ -126,24 +129,6 @@ func (n *Near) Len() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.at)
-}
-
-// TakeAll takes the timers of ids that n has. It returns them in an array with room for all ids, and the other ids, for which
-// it reuses the array of ids.
-func (n *Near) TakeAll(ids []schemas.TimerID) (timers []Timer, others []schemas.TimerID) {
-	timers = make([]Timer, 0, len(ids))
-	if n == nil {
-		return timers, ids
-	}
-	others = ids[:0]
-	for _, id := range ids {
-		if t, ok := n.Take(id); ok {
-			timers = append(timers, t)
-		} else {
-			others = append(others, id)
-		}
-	}
-	return timers, others
 }
 
 // add appends an entry, unless the memory is full. n.mu is held.

@@ -215,7 +215,7 @@ func (o *Orders) wakeOne(ctx context.Context, w order.Wake, nowMs int64) (ended 
 // hasEnded reports whether an event in an ordering key is concluded, according to its record. A pending record is that of a later
 // timer with the same id.
 func hasEnded(r *schemas.Record) bool {
-	return r.State.Final() || r.State == schemas.StatePending || r.State == schemas.StatePaused
+	return r.State.Final() || r.State.Waits()
 }
 
 // EndOrder reports that an event is concluded, such as by a cancel, and gives its turn to the next.

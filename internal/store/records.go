@@ -156,7 +156,7 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 		case err == nil:
 			r.gc.rem.put(superseded{revision: replaced, subject: subject, by: a.Seq, reconnects: reconnects})
 		case errors.Is(err, schemas.ErrUnavailable):
-			r.gc.unanswered.add(unansweredWrite{revision: replaced, subject: subject, shard: r.shards.geo.Shard(w.ID), at: time.Now()})
+			r.gc.unanswered.add(0, unansweredWrite{revision: replaced, subject: subject, at: time.Now()})
 			fallthrough
 		default:
 			r.gc.rem.release()

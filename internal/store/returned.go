@@ -104,7 +104,7 @@ func (rd *Reader) onlyNewest(ctx context.Context, shard int, waiting []uint64, d
 		}
 		for _, m := range older {
 			// The newest revision may be lost since it was read, so the remover checks it.
-			if err := rd.gc.discard(ctx, shard, m.Sequence, newest, checkFirst); err != nil {
+			if err := rd.gc.discard(ctx, revision{rd.shards.subjects[shard].stream, m.Sequence}, newest, checkFirst); err != nil {
 				return nil, err
 			}
 			removing++

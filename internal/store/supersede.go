@@ -103,7 +103,7 @@ const unknownBlocks = math.MaxUint64
 func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, replicated bool, log zerolog.Logger) *revisionGC {
 	g := &revisionGC{
 		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
-		rem: newRemover(c, window), unanswered: unansweredWrites{first: unansweredFirst, last: unansweredLast}, writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1), touches: make(chan struct{}, 1),
+		rem: newRemover(c, window), unanswered: unansweredWrites{after: [2]time.Duration{unansweredFirst, unansweredLast}}, writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1), touches: make(chan struct{}, 1),
 	}
 	for n := range g.writes {
 		g.writes[n].blocks.Store(unknownBlocks)

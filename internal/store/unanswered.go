@@ -3,10 +3,11 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -27,8 +28,8 @@ const (
 
 // unansweredWrites has the revisions that writes without an answer may have replaced. Safe for concurrent use.
 type unansweredWrites struct {
-	// first and last are the constants, except in tests.
-	first, last time.Duration
+	// after is unansweredFirst and unansweredLast, except in tests.
+	after [2]time.Duration
 
 	mu sync.Mutex
 	// waiting has the revisions by the number of looks that were made at them, each in the order of the writes.
@@ -39,15 +40,14 @@ type unansweredWrites struct {
 type unansweredWrite struct {
 	revision
 	subject string
-	shard   int
 	at      time.Time
 }
 
-// add takes note of a revision whose replacement got no answer.
-func (u *unansweredWrites) add(w unansweredWrite) {
+// add makes a write wait for a look. Looks are made in the order of the writes, so the last ones are, too.
+func (u *unansweredWrites) add(look int, w unansweredWrite) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.waiting[0] = bounded(append(u.waiting[0], w))
+	u.waiting[look] = bounded(append(u.waiting[look], w))
 }
 
 // bounded drops the earliest writes of a queue that is too long.
@@ -55,19 +55,15 @@ func bounded(q []unansweredWrite) []unansweredWrite {
 	if len(q) <= maxUnanswered/2 {
 		return q
 	}
-	return append(make([]unansweredWrite, 0, maxUnanswered/2), q[len(q)-maxUnanswered*9/20:]...)
+	return slices.Clone(q[len(q)-maxUnanswered*9/20:])
 }
 
 // due removes and returns the writes that are due for a look.
 func (u *unansweredWrites) due(look int, now time.Time) []unansweredWrite {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	after, q := u.first, u.waiting[look]
-	if look > 0 {
-		after = u.last
-	}
-	n := 0
-	for n < len(q) && now.Sub(q[n].at) >= after {
+	q, n := u.waiting[look], 0
+	for n < len(q) && now.Sub(q[n].at) >= u.after[look] {
 		n++
 	}
 	if n == 0 {
@@ -87,23 +83,9 @@ func (u *unansweredWrites) back(look int, writes []unansweredWrite) {
 	u.waiting[look] = bounded(append(writes, u.waiting[look]...))
 }
 
-// later makes a write that may still be stored wait for the last look. Looks are made in the order of the writes.
-func (u *unansweredWrites) later(w unansweredWrite) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.waiting[1] = bounded(append(u.waiting[1], w))
-}
-
 // lookAtUnanswered makes the looks until ctx ends.
 func (g *revisionGC) lookAtUnanswered(ctx context.Context) {
-	tick := time.NewTicker(unansweredTick)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for pause.For(ctx, unansweredTick) {
 		for look := range g.unanswered.waiting {
 			g.lookAll(ctx, look)
 		}
@@ -121,7 +103,7 @@ func (g *revisionGC) lookAll(ctx context.Context, look int) {
 			return
 		}
 		if !replaced && look == 0 {
-			u.later(w)
+			u.add(1, w)
 		}
 	}
 }
@@ -136,5 +118,5 @@ func (g *revisionGC) lookAt(ctx context.Context, w unansweredWrite) (replaced bo
 		return false, err
 	}
 	// checkFirst: the later revision may be lost with the server's power, and must exist at the delete.
-	return true, g.discard(ctx, w.shard, w.seq, &jet.Msg{Subject: w.subject, Sequence: last.Sequence}, checkFirst)
+	return true, g.discard(ctx, w.revision, last, checkFirst)
 }

@@ -405,16 +405,16 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int,
 
 // indexed returns the records of keys: from near, or from a replica that has reached a sequence.
 func (c *Client) indexed(ctx context.Context, shard int, keys []key, seen uint64, near *store.Near) ([]store.Timer, error) {
-	ids := make([]schemas.TimerID, len(keys))
-	for i, k := range keys {
-		ids[i] = k.id
+	var timers []store.Timer
+	others := make([]key, 0, len(keys))
+	for _, k := range keys {
+		if t, kept := near.Take(k.id); kept {
+			timers = append(timers, t)
+		} else {
+			others = append(others, k)
+		}
 	}
-	timers, ids := near.TakeAll(ids)
-	keys = make([]key, len(ids))
-	for i, id := range ids {
-		keys[i] = recordKey(id)
-	}
-	read, err := c.lastFor(ctx, shard, keys, seen)
+	read, err := c.lastFor(ctx, shard, others, seen)
 	return append(timers, read...), err
 }
 
