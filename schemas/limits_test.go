@@ -116,6 +116,7 @@ func TestAllocations(t *testing.T) {
 		{"DecodeRecord, policy and attempt", 3, func() { _, err := schemas.DecodeRecord(calledRoom); check(err) }},
 		{"NewTimerID", 0, func() { schemas.NewTimerID(spec.Source, spec.EventID) }},
 		{"MsgID", 1, func() { spec.Timer.MsgID(1) }},
+		{"RedactURL", 1, func() { schemas.RedactURL("https://shop.example/hooks/expire") }},
 		{"ParseClaim", 3, func() { _, err := schemas.ParseClaim(claim); check(err) }},
 	} {
 		if got := testing.AllocsPerRun(200, c.do); got > c.most {
