@@ -96,9 +96,9 @@ type Client struct {
 }
 
 // Connect connects to NATS and returns a client that owns the connection. The url may be a
-// list separated by commas. A lost connection is reconnected without limit; change this and
-// other settings with nats.go's options. The deadline of ctx bounds the connect. Errors:
-// ErrUnavailable.
+// list separated by commas. A lost connection is reconnected without limit, also while the
+// server refuses the login; change this and other settings with nats.go's options. The
+// deadline of ctx bounds the connect. Errors: ErrUnavailable.
 func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, error) {
 	failed := func(err error) error {
 		return schemas.Errorf(schemas.CodeUnavailable, "cannot connect to NATS at %s: %w", schemas.RedactURLs(url), err)
@@ -106,7 +106,7 @@ func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, err
 	if ctx.Err() != nil {
 		return nil, failed(context.Cause(ctx))
 	}
-	defaults := []nats.Option{nats.Name("belfry client"), nats.MaxReconnects(-1)}
+	defaults := []nats.Option{nats.Name("belfry client"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()}
 	if d, ok := ctx.Deadline(); ok {
 		defaults = append(defaults, nats.Timeout(max(time.Millisecond, time.Until(d))))
 	}

@@ -198,6 +198,27 @@ func TestFiringOf(t *testing.T) {
 	}
 }
 
+// TestRefusedLogins: a client reconnects after the server has refused its login several times.
+func TestRefusedLogins(t *testing.T) {
+	t.Parallel()
+	testsize.NotShort(t, "this test starts a server twice")
+	var logins natstest.Logins
+	s := natstest.Run(t, logins.Option)
+	c, err := belfry.Connect(t.Context(), s.URL(), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	logins.Refuse("belfry client")
+	s.Restart()
+	waittest.Until(t, "the client is refused three times", func() bool { return logins.Refused(1, 3) || c.Conn().IsClosed() })
+	logins.Allow()
+	waittest.Until(t, "the client is connected", func() bool { return c.Conn().IsConnected() || c.Conn().IsClosed() })
+	if c.Conn().IsClosed() {
+		t.Errorf("after refused logins the connection has ended: %v", c.Conn().LastError())
+	}
+}
+
 // TestRequestWithoutConnection: a call without a connection sends nothing once its context has ended. A call whose context
 // lasts is carried out when the connection is back.
 func TestRequestWithoutConnection(t *testing.T) {

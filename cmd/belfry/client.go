@@ -283,7 +283,7 @@ func (f *clientFlags) connectContext(ctx context.Context, opts []nats.Option, do
 	if !errors.Is(err, errNotYet) {
 		return usagef("--context %s: %v", f.context, err)
 	}
-	nc, settings, err := natscontext.Connect(name, append(opts, nats.MaxReconnects(-1), nats.Timeout(f.requestTimeout()))...)
+	nc, settings, err := natscontext.Connect(name, append(opts, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), nats.Timeout(f.requestTimeout()))...)
 	if err != nil {
 		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s of context %s cannot be reached: %v", schemas.RedactURLs(settings.URL), f.context, cause(err))
 	}

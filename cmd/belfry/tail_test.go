@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -267,4 +269,32 @@ func TestTailRemovesFirstConsumer(t *testing.T) {
 		t.Errorf("tail sends %s %s after it has created consumer %s, want DELETE", verb, name, first)
 	}
 	l.stop(waittest.Bound)
+}
+
+// TestTailRefused: tail goes on after the server has refused its login several times, with a URL and with a context.
+func TestTailRefused(t *testing.T) {
+	t.Parallel()
+	for _, named := range []bool{false, true} {
+		t.Run(fmt.Sprintf("context %t", named), func(t *testing.T) {
+			t.Parallel()
+			var logins natstest.Logins
+			srv, f := newFiredStream(t, logins.Option)
+			args := []string{"orders"}
+			if named {
+				path := filepath.Join(t.TempDir(), "here.json")
+				if err := os.WriteFile(path, fmt.Appendf(nil, `{"url":%q}`, srv.URL()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				args = append(args, "--context", path)
+			}
+			l := startTail(t, srv.URL(), args...)
+			logins.Refuse("belfry cli")
+			srv.Restart()
+			waittest.Until(t, "tail to be refused three times", func() bool { return logins.Refused(1, 3) || len(l.ended) > 0 })
+			logins.Allow()
+			f.fire("orders", "live")
+			waittest.Until(t, "tail to show the event", func() bool { return slices.Contains(l.events(), "live") || len(l.ended) > 0 })
+			l.stop(waittest.Bound)
+		})
+	}
 }

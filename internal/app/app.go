@@ -209,13 +209,14 @@ func (a *App) start(ctx context.Context) error {
 		a.onStop("nats-server", 0, own.Stop)
 	}
 	a.setPhase("connecting to NATS")
-	nc, err := connect(&a.o, a.own, "belfry "+a.node)
+	ends := failWhenClosed(a.fail)
+	nc, err := connect(&a.o, a.own, "belfry "+a.node, ends)
 	if err != nil {
 		return err
 	}
 	a.nc = nc
 	a.onStop("connection", flushBound, a.disconnect)
-	if a.directGets, err = connect(&a.o, a.own, "belfry "+a.node+" direct gets"); err != nil {
+	if a.directGets, err = connect(&a.o, a.own, "belfry "+a.node+" direct gets", ends); err != nil {
 		return err
 	}
 	warn, err := a.checkDurability(ctx)
@@ -292,6 +293,7 @@ func (a *App) connections() []*nats.Conn {
 // close closes the node's connections.
 func (a *App) close() {
 	for _, nc := range a.connections() {
+		nc.SetClosedHandler(nil)
 		nc.Close()
 	}
 }

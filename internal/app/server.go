@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
+	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -48,11 +49,13 @@ func portInUse(name, addr string, cause error) error {
 	return errorOf(ErrInUse, cause, "address %s is in use by another process: stop it, or give another --%s HOST:PORT", addr, name)
 }
 
-// connect connects to the server, without a socket if the server is embedded.
-func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
+// connect connects to the server, without a socket if the server is embedded. A lost connection is reconnected
+// without limit, also while the server refuses the login.
+func connect(o *Options, own *embedded, name string, more ...nats.Option) (*nats.Conn, error) {
 	log := o.Log.With().Str("component", "nats").Str("connection", name).Logger()
+	var reported throttle.Keyed // a refused login is reported at each try
 	opts := []nats.Option{
-		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		nats.Name(name), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1), nats.MaxPingsOutstanding(pingsMissed),
 		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
 			if !nc.IsClosed() {
@@ -63,13 +66,21 @@ func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 			log.Info().Str("server", schemas.RedactURL(nc.ConnectedUrl())).Msg("connected to NATS again")
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			subject := ""
+			if sub != nil {
+				subject = sub.Subject
+			}
+			if !reported.Allow(err.Error()+" "+subject, time.Now()) {
+				return
+			}
 			e := log.Warn().Err(err)
 			if sub != nil {
-				e = e.Str("subject", sub.Subject)
+				e = e.Str("subject", subject)
 			}
 			e.Msg("NATS reports an error")
 		}),
 	}
+	opts = append(opts, more...)
 	if own != nil {
 		nc, err := nats.Connect(inProcessURL, append(opts, own.options()...)...)
 		if err != nil {
@@ -80,6 +91,16 @@ func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 	// If the server hangs, reconnect to another server of its cluster.
 	opts = append(opts, nats.PingInterval(pingOther), nats.FlusherTimeout(writeBound), nats.ReconnectOnFlusherError())
 	return dial(o, opts)
+}
+
+// failWhenClosed is for a connection without which a node cannot go on. nats.go reconnects without limit, but an error
+// of the server that it does not know closes the connection for good: then the node fails, so that its process is
+// started again.
+func failWhenClosed(fail func(error)) nats.Option {
+	return nats.ClosedHandler(func(nc *nats.Conn) {
+		err := nc.LastError()
+		fail(errorOf(ErrUnreachable, err, "the connection %q to NATS has ended: %v", nc.Opts.Name, err))
+	})
 }
 
 // Dial connects a tool to the server in the options; an embedded server is then that of
