@@ -339,6 +339,17 @@ func TestUnreachable(t *testing.T) {
 	belfryRun(t, "serve", "--http", "-", "--nats-url", plain.URL()).oneLine(t, exitUsage, "JetStream")
 }
 
+// TestNoAddressYet: an address that this host does not have, or a name that nothing resolves, is no wrong setting: the
+// host may have it later.
+func TestNoAddressYet(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"192.0.2.1", "host.invalid"} {
+		for flag, other := range map[string]string{"--http": "--nats-listen", "--nats-listen": "--http"} {
+			belfryRun(t, "serve", "--insecure", "--log-level", "error", "--data", filepath.Join(t.TempDir(), "data"), flag, host+":4000", other, "127.0.0.1:0").oneLine(t, exitFailure, host, flag)
+		}
+	}
+}
+
 // TestInUse: a used port, and a folder that a running node uses, are refused.
 func TestInUse(t *testing.T) {
 	t.Parallel()

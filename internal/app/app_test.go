@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -269,7 +270,7 @@ func TestOneLineErrors(t *testing.T) {
 		{"address", func(o *Options) { o.HTTP = "here" }, nil, schemas.CodeConfig, []string{"http", "HOST:PORT"}},
 		{"port", func(o *Options) { o.NATSListen = "127.0.0.1:70000" }, nil, schemas.CodeConfig, []string{"70000"}},
 		{"port in letters", func(o *Options) { o.NATSListen = "127.0.0.1:http" }, nil, schemas.CodeConfig, []string{"number"}},
-		{"no such host", func(o *Options) { o.HTTP = "192.0.2.1:1" }, nil, schemas.CodeConfig, []string{"192.0.2.1"}},
+		{"no such address", func(o *Options) { o.HTTP, o.Insecure = "192.0.2.1:1", true }, syscall.EADDRNOTAVAIL, "", []string{"192.0.2.1", "--http"}},
 		{"replicas", func(o *Options) { o.Replicas = 3 }, nil, schemas.CodeConfig, []string{"replicas"}},
 		{"shards", func(o *Options) { o.Shards = 1000 }, nil, schemas.CodeConfig, []string{"shards"}},
 		{"node", func(o *Options) { o.Node = "a.b" }, nil, schemas.CodeConfig, []string{"a.b"}},

@@ -24,7 +24,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// tryPort returns ErrInUse if another process uses the port of addr.
+// tryPort returns the error of listen: ErrInUse if another process uses the port of addr.
 func tryPort(ctx context.Context, name, addr string) error {
 	l, err := listen(ctx, name, addr)
 	if err != nil {
@@ -33,14 +33,19 @@ func tryPort(ctx context.Context, name, addr string) error {
 	return l.Close()
 }
 
+// listen opens a port. Errors: ErrInUse; none of schemas.CodeConfig while this host does not have the address or cannot
+// look its name up, which may change without a change of the settings; and else of schemas.CodeConfig.
 func listen(ctx context.Context, name, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
+	var lookup *net.DNSError
 	switch {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, portInUse(name, addr, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.As(err, &lookup):
+		return nil, fmt.Errorf("cannot listen on %s yet: %w; give another --%s, or wait until this host has the address", addr, err, name)
 	}
 	return nil, badConfig("cannot listen on %s: %w; give another --%s", addr, err, name)
 }

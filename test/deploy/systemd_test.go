@@ -8,11 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/internal/logtest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/test/proc"
 )
 
@@ -50,12 +53,40 @@ func TestUnit(t *testing.T) {
 	if got := u["RestartPreventExitStatus"]; !slices.Equal(got, []string{strconv.Itoa(cmdline.ExitUsage)}) {
 		t.Errorf("RestartPreventExitStatus is %v, want %d, the exit code for a wrong setting", got, cmdline.ExitUsage)
 	}
+	if got := u["LimitCORE"]; !slices.Equal(got, []string{"0"}) {
+		t.Errorf("LimitCORE is %v, want 0: a core file has the secrets of the process", got)
+	}
 	if got := u["ExecStart"]; !slices.Equal(got, []string{installPath + " serve"}) {
 		t.Errorf("ExecStart is %v", got)
 	}
 	state := "/var/lib/" + u["StateDirectory"][0]
 	if !slices.Contains(strings.Fields(u["Environment"][0]), "BELFRY_DATA="+state) {
 		t.Errorf("Environment is %v, want the state directory %s as BELFRY_DATA", u["Environment"], state)
+	}
+}
+
+// TestUnitRestartsAfterCrash: with the environment of the unit, the program does not end with the exit code that prevents
+// a restart when it crashes. SIGQUIT ends a Go program as a panic does.
+func TestUnitRestartsAfterCrash(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), proc.Build(t), "serve")
+	cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir}
+	for _, value := range unit(t, unitFile)["Environment"] {
+		cmd.Env = append(cmd.Env, strings.Fields(value)...)
+	}
+	cmd.Env = append(cmd.Env, "BELFRY_DATA="+dir, "BELFRY_NATS_LISTEN=127.0.0.1:0", "BELFRY_HTTP=127.0.0.1:0")
+	var log logtest.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the node runs", func() bool { return log.Count("belfry is running") > 0 }, log.String)
+	if err := cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
+		t.Errorf("a node that crashes: %v, want an end by a signal", err)
 	}
 }
 

@@ -151,6 +151,7 @@ var planted = []plant{
 	{m("an empty variable that restricts counts as absent", "cmd/belfry/settings.go", "case set && fromEnv == \"\" &&", "case set && fromEnv != \"\" &&"), "./cmd/belfry", "TestConfigFileMistakes"},
 	{m("a given 0 means the default", "cmd/belfry/settings.go", "if s.given[name] && (text == \"0\" || text == \"0s\")", "if s.given[name] && text == \"none\""), "./cmd/belfry", "TestZeros"},
 	{m("config check does not read files", "cmd/belfry/config.go", "if err := o.CheckFiles(); err != nil {", "if err := o.Validate(); err != nil {"), "./cmd/belfry", "TestCheckReadsFiles"},
+	{m("an address that the host does not have yet is a wrong setting", "internal/app/server.go", "case errors.Is(err, syscall.EADDRNOTAVAIL), errors.As(err, &lookup):", "case errors.As(err, &lookup) && false:"), "./cmd/belfry", "TestNoAddressYet"},
 	{m("a malformed nats-url is found when the node connects", "internal/app/options.go", "return checkURL(o.NATSURL)", "return nil"), "./cmd/belfry", "TestCheckReadsFiles"},
 	{m("a restore does not mark the account", "internal/backup/backup.go", "store.BeginRestore(ctx, c, o.Replicas)", "store.EndRestore(ctx, c)"), "./cmd/belfry", "TestRestoreKilled"},
 	{m("a node opens a store that is restored in part", "internal/store/open.go", "CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil {", "CheckRestored(ctx, m.jet, schemas.CodeConfig); err != nil && m == nil {"), "./cmd/belfry", "TestRestoreKilled"},
