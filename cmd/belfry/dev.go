@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +26,8 @@ func (c *cli) devCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a node for trying things out, with a clock that can be moved",
-		Long: `Run a node with an embedded NATS server in a temporary folder, which is removed at the end.
+		Long: `Run a node with an embedded NATS server in a temporary folder, which is removed at the end:
+after SIGINT (Ctrl-C), SIGTERM or SIGHUP (the terminal was closed).
 Callbacks may connect to this host. The clock runs, and "belfry clock" moves it: a timer in
 30 days fires at once. With --frozen it stands still between moves.
 
@@ -35,8 +38,14 @@ other.`,
   belfry clock advance 30d`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			defer gctune.Start(cmd.Context())()
-			return c.dev(cmd.Context(), f)
+			ctx := cmd.Context()
+			if !signal.Ignored(syscall.SIGHUP) { // nohup lets the process ignore it
+				var stop context.CancelFunc
+				ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+				defer stop()
+			}
+			defer gctune.Start(ctx)()
+			return c.dev(ctx, f)
 		},
 	}
 	fs := cmd.Flags()

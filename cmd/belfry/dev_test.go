@@ -97,16 +97,29 @@ func TestDev(t *testing.T) {
 	if got := ok[clock](t, n, "clock", "to", "in 20d")[0]; !strings.HasPrefix(got.Now, "2030-04-1") {
 		t.Errorf("clock to \"in 20d\" shows %s, want 20 days after the time of the moved clock", got.Now)
 	}
-	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	n.endDev(t, syscall.SIGTERM)
+}
+
+// endDev ends belfry dev with a signal, and checks that its folder is gone.
+func (n *node) endDev(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := n.cmd.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-	waittest.Receive(t, "the end of the process after SIGTERM", n.done, n.log.String)
+	waittest.Receive(t, "the end of the process after "+sig.String(), n.done, n.log.String)
 	if code := n.cmd.ProcessState.ExitCode(); code != exitOK {
-		t.Errorf("got exit code %d, want 0: %s", code, n.log.String())
+		t.Errorf("after %s: got exit code %d, want 0: %s", sig, code, n.log.String())
 	}
 	if out, err := exec.Command("ls", n.data).CombinedOutput(); err == nil {
-		t.Errorf("the folder is still there: %s", out)
+		t.Errorf("after %s the folder is still there: %s", sig, out)
 	}
+}
+
+// TestDevTerminalCloses: a terminal that closes, which sends SIGHUP, ends belfry dev like Ctrl-C.
+func TestDevTerminalCloses(t *testing.T) {
+	t.Parallel()
+	n, _ := startDev(t)
+	n.endDev(t, syscall.SIGHUP)
 }
 
 // TestClockOfServe: the clock of belfry serve cannot be moved.

@@ -141,7 +141,21 @@ func serve(t *testing.T, data string, args ...string) *node {
 // launch starts a node and waits until it logs that it runs.
 func launch(t *testing.T, data string, args []string) *node {
 	t.Helper()
-	n := &node{cmd: command(t, nil, append([]string{"serve"}, args...)...), data: data, done: make(chan struct{})}
+	n := begin(t, args)
+	n.data = data
+	line := n.logged(t, "belfry is running")
+	var announced struct{ NATS, HTTP string }
+	if err := json.Unmarshal([]byte(line), &announced); err != nil {
+		t.Fatalf("cannot decode the log line %s: %v", line, err)
+	}
+	n.nats, n.http = announced.NATS, announced.HTTP
+	return n
+}
+
+// begin starts a node and does not wait for it.
+func begin(t *testing.T, args []string) *node {
+	t.Helper()
+	n := &node{cmd: command(t, nil, append([]string{"serve"}, args...)...), done: make(chan struct{})}
 	n.cmd.Stderr = &n.log
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -154,12 +168,6 @@ func launch(t *testing.T, data string, args []string) *node {
 		n.cmd.Process.Kill()
 		<-n.done
 	})
-	line := n.logged(t, "belfry is running")
-	var announced struct{ NATS, HTTP string }
-	if err := json.Unmarshal([]byte(line), &announced); err != nil {
-		t.Fatalf("cannot decode the log line %s: %v", line, err)
-	}
-	n.nats, n.http = announced.NATS, announced.HTTP
 	return n
 }
 

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -38,6 +36,8 @@ type reloader struct {
 	s   *settings // the settings in use
 	a   *app.App
 	log zerolog.Logger
+	// hangup has a value for each SIGHUP that is not handled yet, at most one.
+	hangup <-chan os.Signal
 	// files stamps the files of the configuration in use, and of the last configuration that
 	// failed: its mistake may be in a file that only it names.
 	files fileStamps
@@ -45,9 +45,6 @@ type reloader struct {
 
 // run reloads until ctx ends.
 func (r *reloader) run(ctx context.Context) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	tick := time.NewTicker(reloadPoll)
 	defer tick.Stop()
 	r.files = maps.Clone(r.s.files)
@@ -56,7 +53,7 @@ func (r *reloader) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hangup:
+		case <-r.hangup:
 			r.reload()
 		case <-tick.C:
 			now := r.files.again()

@@ -2,11 +2,13 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,6 +16,8 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -158,5 +162,61 @@ func TestReloadWithZeroFlag(t *testing.T) {
 	n.logged(t, "the configuration was ")
 	if line, failed := n.log.Line("was not reloaded"); failed {
 		t.Errorf("log of the reload: %s", line)
+	}
+}
+
+// TestHangup: a SIGHUP during the start of a node becomes one reload when the node runs. During its stop it has no effect.
+func TestHangup(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	connected, let := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	slow := tcptest.Serve(t, func(c net.Conn) {
+		once.Do(func() { close(connected) })
+		<-let
+		to, err := net.Dial("tcp", strings.TrimPrefix(srv.URL(), "nats://"))
+		if err != nil {
+			return
+		}
+		go func() {
+			defer to.Close()
+			io.Copy(to, c)
+		}()
+		io.Copy(c, to)
+	})
+	hold := make(chan struct{})
+	called := make(chan struct{}, 10)
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		called <- struct{}{}
+		<-hold
+	}))
+	t.Cleanup(hook.Close)
+	t.Cleanup(func() { close(hold) })
+	n := begin(t, []string{"--http", "-", "--shards", "2", "--allow-loopback", "--nats-url", "nats://" + slow})
+	hangup := func() {
+		t.Helper()
+		if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waittest.Receive(t, "the node connects", connected, n.log.String)
+	hangup()
+	close(let)
+	n.logged(t, "the configuration was reloaded")
+
+	n.nats = srv.URL()
+	ok[added](t, n, "add", "--in", "1ms", "--callback", hook.URL)
+	waittest.Receive(t, "the callback runs", called, n.log.String)
+	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	n.logged(t, `"stopping"`)
+	hangup()
+	waittest.Receive(t, "the end of the process", n.done, n.log.String)
+	if code := n.cmd.ProcessState.ExitCode(); code != exitOK {
+		t.Errorf("after SIGHUP during the stop: got exit code %d, want 0: %s", code, n.log.String())
+	}
+	if got := n.log.Count("the configuration was reloaded"); got != 1 {
+		t.Errorf("the node has reloaded %d times, want once: %s", got, n.log.String())
 	}
 }

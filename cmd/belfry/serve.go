@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,6 +43,11 @@ traces; see docs/tracing.md.`,
   belfry serve --nats-url nats://nats.internal:4222 --creds belfry.creds --replicas 3`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Until its end the process handles SIGHUP, which would otherwise end it. A signal during the
+			// start becomes a reload once the node runs, and a signal during the stop has no effect.
+			hangup := make(chan os.Signal, 1)
+			signal.Notify(hangup, syscall.SIGHUP)
+			defer signal.Stop(hangup)
 			o, err := s.load(c)
 			if err != nil {
 				return err
@@ -51,7 +59,7 @@ traces; see docs/tracing.md.`,
 			}
 			defer gctune.Start(cmd.Context())()
 			defer routeStdLog(o.Log)()
-			return c.serve(cmd.Context(), s, o)
+			return c.serve(cmd.Context(), s, o, hangup)
 		},
 	}
 	s.add(cmd)
@@ -73,8 +81,8 @@ func startNode(ctx context.Context, o app.Options) (*app.App, error) {
 	return a, nil
 }
 
-// serve runs the node until ctx ends.
-func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
+// serve runs the node until ctx ends. It reloads the configuration at each signal of hangup.
+func (c *cli) serve(ctx context.Context, s *settings, o app.Options, hangup <-chan os.Signal) error {
 	a, err := startNode(ctx, o)
 	if a == nil {
 		return err
@@ -85,7 +93,7 @@ func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
 		reloaded := make(chan struct{})
 		go func() {
 			defer close(reloaded)
-			(&reloader{c: c, s: s, a: a, log: o.Log}).run(running)
+			(&reloader{c: c, s: s, a: a, log: o.Log, hangup: hangup}).run(running)
 		}()
 		err = a.Wait(ctx)
 		cancel()
