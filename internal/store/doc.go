@@ -99,7 +99,8 @@
 // record with Queued set has its index entry, and an entry without a matching record is
 // removed by its TTL. If the write of an entry fails and that of its record succeeds, the
 // add is not acknowledged, and its next delivery writes the entry (package router). An
-// entry's TTL ends IndexKeep after its tick is due; a scheduler whose low watermark is
+// entry's TTL ends IndexKeep after its tick is due, by the clock of the store, also if the add
+// was stamped by a server whose clock is ahead; a scheduler whose low watermark is
 // older than IndexKeep/2 loads by ScanQueued, which does not need the index.
 //
 // Reads of many records are direct gets, which any replica may answer: they are hints, and

@@ -77,9 +77,10 @@ func (h *Shards) farMarks(shard int, ticks []int64) []string {
 	return marks
 }
 
-// isFar reports whether a new timer may be in a far entry. Schedules and their runs never are.
-func isFar(r *schemas.Record) bool {
-	return r.Origin == nil && r.Schedule == nil && r.DueMs-indexNow(r) >= farLead.Milliseconds()
+// isFar reports whether a new timer may be in a far entry; readMs is as in indexNow. Schedules and their runs
+// never are.
+func isFar(r *schemas.Record, readMs int64) bool {
+	return r.Origin == nil && r.Schedule == nil && r.DueMs-indexNow(r, readMs) >= farLead.Milliseconds()
 }
 
 // sendFar writes a far entry and then the mark of its period. done is called once, with the error of

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -68,9 +69,23 @@ func timerOfSlot(subject string) string {
 }
 
 // indexNow returns the time from which an entry's TTL counts, in Unix milliseconds: the
-// latest time in the record. It is never in the future, so the entry does not expire too
-// early.
-func indexNow(r *schemas.Record) int64 { return max(r.AddedMs, r.FiredMs, 0) }
+// latest time in the record, but not after readMs, this node's reading of the store's clock.
+// The server counts the TTL from the time at which it stores the entry. The record may be
+// ahead of that, because another server led TIMERS_ADD, or because the clock was set back
+// since. A TTL that counts from there would end before the timer is due. A TTL that counts from
+// an earlier time is only longer.
+func indexNow(r *schemas.Record, readMs int64) int64 {
+	return min(max(r.AddedMs, r.FiredMs, 0), readMs)
+}
+
+// readMs returns this node's reading of the store's clock, in Unix milliseconds. A node that
+// has none yet counts from the times in the records.
+func (ix *Index) readMs() int64 {
+	if ms, ok := ix.nodes.carriedMs(); ok {
+		return ms
+	}
+	return math.MaxInt64
+}
 
 // indexFor returns the TTL of an entry for a timer that is due at due; both times are Unix
 // milliseconds.
@@ -120,7 +135,8 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 	if ix.levels.Writes() >= LevelSharedIndex {
 		most = indexGroup
 	}
-	far := ix.farPeriods(timers, results)
+	readMs := ix.readMs()
+	far := ix.farPeriods(timers, results, readMs)
 	var all []*indexEntry
 	open := make(map[tickOf]*indexEntry, 8)
 	for i := range timers {
@@ -129,7 +145,7 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 		}
 		w, most, due := &timers[i], most, timers[i].Record.DueMs
 		at := tickOf{shard: ix.shards.geo.Shard(w.ID), tick: ix.shards.geo.Tick(due)}
-		if far != nil && isFar(w.Record) {
+		if far != nil && isFar(w.Record, readMs) {
 			if p := ix.farOf(w); far[p] >= farLeast {
 				at, most, due = p, farGroup, ix.shards.geo.TickStart((p.tick+1)*ix.shards.farTicks())
 			}
@@ -141,19 +157,19 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 			all = append(all, e)
 		}
 		e.writes = append(e.writes, i)
-		e.ttl = max(e.ttl, ix.indexFor(due, indexNow(w.Record)))
+		e.ttl = max(e.ttl, ix.indexFor(due, indexNow(w.Record, readMs)))
 	}
 	return all
 }
 
 // farPeriods counts the new timers that may be in far entries, by period; nil while none may be written.
-func (ix *Index) farPeriods(timers []Write, results []Result) map[tickOf]int {
+func (ix *Index) farPeriods(timers []Write, results []Result, readMs int64) map[tickOf]int {
 	if len(timers) < farLeast || ix.levels.Writes() < LevelFarIndex {
 		return nil
 	}
 	var n map[tickOf]int
 	for i := range timers {
-		if results[i].Err == nil && isFar(timers[i].Record) {
+		if results[i].Err == nil && isFar(timers[i].Record, readMs) {
 			if n == nil {
 				n = make(map[tickOf]int, 8)
 			}

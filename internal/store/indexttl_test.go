@@ -9,6 +9,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestTTLsOnDisk reads the TTLs that the server has stored: an index entry expires IndexKeep
@@ -75,6 +76,49 @@ func TestTTLsOnDisk(t *testing.T) {
 		ttl := m.Headers().Get(jetstream.MsgTTLHeader)
 		if isFinal := m.Subject() == "$KV.timers_0.timer."+final.ID.String(); isFinal != (ttl != "") || isFinal && ttl != "7201s" {
 			t.Errorf("record %s has TTL %q", m.Subject(), ttl)
+		}
+	}
+}
+
+// TestTTLOfAddsAhead: if an add has a time ahead of the store's clock, the TTL of its index entry counts from
+// the store's clock. So does that of a far entry and of its mark.
+func TestTTLOfAddsAhead(t *testing.T) {
+	t.Parallel()
+	const keep, slack, ahead = 30 * time.Minute, time.Minute, 2 * time.Hour
+	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.IndexKeep = keep })
+	waittest.Until(t, "far entries to be written", s.SharesFar)
+	g := s.Geometry()
+	write := func(n int, due int64) store.Write {
+		r := storetest.Pending(due)
+		r.AddedMs = storetest.NowMs(t, s) + ahead.Milliseconds()
+		return store.Write{ID: storetest.IDOf(g, 0, n), Record: r}
+	}
+	ttl := func(filter string) (out []time.Duration) {
+		for _, m := range messages(t, s, "KV_timers_0", "$KV.timers_0."+filter) {
+			d, err := time.ParseDuration(m.Headers().Get(jetstream.MsgTTLHeader))
+			if err != nil {
+				t.Fatalf("%s has TTL %q: %v", m.Subject(), m.Headers().Get(jetstream.MsgTTLHeader), err)
+			}
+			out = append(out, d)
+		}
+		return out
+	}
+
+	now := storetest.NowMs(t, s)
+	storetest.CreateAll(t, s, []store.Write{write(0, now+(3*time.Hour).Milliseconds())})
+	if got := ttl("slot.>"); len(got) != 1 || (got[0]-3*time.Hour-keep).Abs() > slack {
+		t.Errorf("due in 3h: entries with TTLs %v", got)
+	}
+	var far []store.Write
+	first := storetest.FarPeriod(g, now)
+	for n := range 4 {
+		far = append(far, write(n+1, g.TickStart(first+int64(n))))
+	}
+	storetest.CreateAll(t, s, far)
+	end := time.Duration(g.TickStart(first+int64(time.Hour/g.SlotWidth))-now) * time.Millisecond
+	for _, filter := range []string{"far.*.>", "far.*"} {
+		if got := ttl(filter); len(got) != 1 || (got[0]-end-keep).Abs() > slack {
+			t.Errorf("the period ends in %s: %s with TTLs %v", end, filter, got)
 		}
 	}
 }

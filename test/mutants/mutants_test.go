@@ -42,6 +42,7 @@ var planted = []plant{
 	{m("a Near keeps what the end of its stream had", "internal/store/near.go", "	n.seen = 0\n", ""), "./internal/store", "TestNear$"},
 	{m("a load reads all records from the stream", "internal/store/load.go", "near.Take(id)", "(*Near)(nil).Take(id)"), "./internal/store", "TestLoadFromMemory"},
 	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + ix.keep", "return ix.keep"), "./internal/store", "TestTTLsOnDisk"},
+	{m("an index entry's TTL counts from a time ahead of the store's clock", "internal/store/index.go", "return min(max(r.AddedMs, r.FiredMs, 0), readMs)", "return min(max(r.AddedMs, r.FiredMs, 0), math.MaxInt64)"), "./internal/store", "TestTTLOfAddsAhead|TestConformance$/IndexOfAddAhead"},
 	{m("each of many equal adds repairs the record", "router/writer.go", "r.written(a.Spec.Timer) || t.Rev > lost", "t.Rev > lost"), "./router", "TestEqualAddsRepairOnce"},
 	{m("router: an older answer of a former leader forgets the revision that a repair could not replace", "router/writer.go", "lost = max(lost, t.Rev)", "lost = t.Rev"), "./router", "TestEqualAddsRepairOnce"},
 	{m("a duplicate does not index the due time of a claimed timer", "router/operations.go", "[...]int64{t.Record.DueMs, nowMs()}", "[...]int64{nowMs()}"), "./router", "TestDuplicateRepairsAClaimedTimer"},

@@ -81,7 +81,7 @@ func (c *Client) entries(w store.Write, tick int64) []func(uint64) error {
 	if c.s.far(r) {
 		return c.farEntry(w.ID, tick)
 	}
-	return []func(uint64) error{c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0), true, r.Origin != nil)}
+	return []func(uint64) error{c.index(w.ID, tick, r.DueMs, min(max(r.AddedMs, r.FiredMs, 0), c.nowMs()), true, r.Origin != nil)}
 }
 
 // Create writes new timers; see store.Store.

@@ -88,6 +88,26 @@ func indexExpiry(t *testing.T, s Store) {
 	}
 }
 
+// indexOfAddAhead: the index entry of a timer whose add has a time ahead of the store's clock does not
+// expire before the timer is due.
+func indexOfAddAhead(t *testing.T, s Store) {
+	g, now := s.Geometry(), NowMs(t, s)
+	write := func(n int, dueMs, addedMs int64) store.Write {
+		w := store.Write{ID: IDOf(g, 0, n), Record: Pending(dueMs)}
+		w.Record.AddedMs = addedMs
+		return w
+	}
+	due := now + time.Minute.Milliseconds()
+	ahead, dueNow := write(0, due, due), write(1, now, now)
+	CreateAll(t, s, []store.Write{ahead, dueNow})
+	waittest.Until(t, "an entry without a time ahead to expire", func() bool { return len(loadAll(t, s, 0, []int64{g.Tick(now)}, 0)) == 0 })
+	// The server expires messages within a second or so of their TTL.
+	waittest.Until(t, "a second", func() bool { return NowMs(t, s) > now+3000 })
+	if got := loadAll(t, s, 0, []int64{g.Tick(due)}, 0); len(got) != 1 {
+		t.Fatalf("loaded %d timers a minute before the timer is due; want 1", len(got))
+	}
+}
+
 // firedLeaves: an event that is older than FiredMaxAge is not found.
 func firedLeaves(t *testing.T, s Store) {
 	since := time.UnixMilli(NowMs(t, s) - 1)

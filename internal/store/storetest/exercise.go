@@ -88,6 +88,10 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		t.Parallel()
 		indexExpiry(t, open(t, func(c *store.Config) { c.IndexKeep = time.Second }))
 	})
+	t.Run("IndexOfAddAhead", func(t *testing.T) {
+		t.Parallel()
+		indexOfAddAhead(t, open(t, func(c *store.Config) { c.IndexKeep = time.Second }))
+	})
 	t.Run("FiredLeaves", func(t *testing.T) {
 		t.Parallel()
 		firedLeaves(t, open(t, func(c *store.Config) {
