@@ -54,6 +54,9 @@ type inspector struct {
 	interruptions uint64
 	// audited is true after the whole shard has been read in this term.
 	audited bool
+	setBack setBack
+	// reindex is true while index entries have to be checked, because the cluster's clock was set back.
+	reindex bool
 }
 
 // inspect inspects the shard at once and then at intervals until the term ends.
@@ -91,6 +94,9 @@ func (i *inspector) pause(d time.Duration) bool {
 // inspectOnce inspects the shard. It returns the time until the next inspection, or false if
 // the shard must be taken again.
 func (i *inspector) inspectOnce() (wait time.Duration, ok bool) {
+	if i.reindexAfterSetBack() {
+		return inspectSoon, true
+	}
 	// The first inspection compares the stream's last sequence at the take-over with the
 	// previous owner's position, later inspections the current sequence with the current
 	// position.
@@ -143,6 +149,47 @@ func (i *inspector) inspectOnce() (wait time.Duration, ok bool) {
 	i.interruptions = interruptions
 	i.counted.Store(&store.Expectation{Msgs: in.Msgs, MsgsMs: in.StoredMs})
 	return wait, true
+}
+
+// reindexAfterSetBack checks the index entries of the shard if the cluster's clock was set back so far that
+// they may expire before their timers are due. That takes two inspections, so that all nodes have read the
+// clock, and write no such entry, when the second one reads the shard. It returns false if there is nothing to do.
+func (i *inspector) reindexAfterSetBack() (again bool) {
+	nowMs := i.s.o.Time.EarliestNs() / int64(time.Millisecond)
+	if i.setBack.note(i.progress.Load().TimeMs-nowMs, i.s.cfg.Core.ScanBehindMs) {
+		i.reindex = true
+		return true
+	}
+	if !i.reindex {
+		return false
+	}
+	timers, err := i.s.o.Store.Reindex(i.ctx, i.s.n)
+	if i.failed("reindex", err); err != nil {
+		return true
+	}
+	i.reindex = false
+	i.log.Warn().Int("timers", timers).Dur("set_back", time.Duration(i.setBack.aheadMs)*time.Millisecond).
+		Msg("the cluster's clock was set back: read the whole shard, and wrote the index entries that would have expired too early")
+	return false
+}
+
+// setBack finds out that the cluster's clock was set back: the low watermark, which never moves back, is then
+// ahead of it, until the clock has caught up.
+type setBack struct {
+	// aheadMs is the time by which the watermark was ahead when note last returned true, or less if the clock has
+	// caught up since.
+	aheadMs int64
+}
+
+// note takes the time by which the low watermark is ahead of the clock, in milliseconds. It reports whether the clock was
+// set back by more than boundMs, in one step or in several, since note last returned true.
+func (b *setBack) note(aheadMs, boundMs int64) bool {
+	if aheadMs-b.aheadMs > boundMs {
+		b.aheadMs = aheadMs
+		return true
+	}
+	b.aheadMs = max(min(b.aheadMs, aheadMs), 0)
+	return false
 }
 
 // audit reads the whole shard after a sign of a loss, and records the loss. It returns

@@ -54,6 +54,7 @@ type FiredStore interface {
 type InspectStore interface {
 	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
 	Audit(ctx context.Context, shard int, in store.Inspection, expect store.Expectation, throughMs int64, fn func(store.Timer) error) (store.ShardDamage, error)
+	Reindex(ctx context.Context, shard int) (timers int, err error)
 	Interruptions() uint64
 	Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error)
 	LastSeq(ctx context.Context, shard int) (uint64, error)

@@ -222,6 +222,9 @@ func (e *examination) clock(ctx context.Context) {
 		}
 	}
 	margin := best / 2
+	if text := store.ClocksDiffer(e.streams); text != "" {
+		e.found("clock", Error, "synchronise the servers' clocks (NTP): when another server leads, timers fire too late or too early by this time", "%s", text)
+	}
 	switch {
 	case offset.Abs() > clockOffset+margin:
 		e.found("clock", Warning, "synchronise the hosts' clocks (NTP): timers follow the leader's clock, people and clients their own", "this host's clock is %s %s the JetStream leader's", offset.Abs().Round(time.Millisecond), aheadOf(offset))

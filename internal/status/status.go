@@ -310,6 +310,9 @@ func (st *Status) findProblems() {
 	for _, h := range st.Streams {
 		st.streamProblems(h)
 	}
+	if text := store.ClocksDiffer(st.Streams); text != "" {
+		st.problem("%s", text)
+	}
 	st.lossProblems()
 	for _, o := range st.Overtaken {
 		st.problem("%s", o.Problem())

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -38,18 +39,8 @@ func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect 
 	if expect.Pending >= 0 && nowMs-expect.MsgsMs < (i.retention-goneMargin).Milliseconds() {
 		loss.Missing = max(loss.Missing, expect.Pending-a.accounted(expect.Seen))
 	}
-	for id, r := range a.records {
-		if !r.pending {
-			continue
-		}
-		loss.Waiting++
-		if a.indexed(id, r) {
-			continue
-		}
-		if err := i.index.PutIndex(ctx, id, r.tick); err != nil {
-			return ShardDamage{}, err
-		}
-		loss.Reindexed++
+	if loss.Reindexed, loss.Waiting, err = i.reindex(ctx, a); err != nil {
+		return ShardDamage{}, err
 	}
 	for _, id := range a.missing(nowMs, i.retention) {
 		if len(loss.Timers) == maxNamed {
@@ -72,6 +63,38 @@ func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect 
 		}
 		d.Known = d.Known[max(0, len(d.Known)-maxKnown):]
 	})
+}
+
+// Reindex reads a whole shard and writes an index entry for each pending timer that has none, or whose entries
+// expire less than half of IndexKeep after the timer's tick. It returns the number of these timers. An owner calls it
+// after the cluster's clock was set back: entries that were written before may be too short then. It takes about 100
+// bytes of memory for each timer. Errors: schemas.ErrUnavailable.
+func (i *Inspector) Reindex(ctx context.Context, shard int) (timers int, err error) {
+	a := newAudit(i.jet, i.dec, shard)
+	a.outlive = min(i.index.keep, DefaultIndexKeep) / 2
+	if err := a.read(ctx, func(Timer) error { return nil }); err != nil {
+		return 0, err
+	}
+	timers, _, err = i.reindex(ctx, a)
+	return timers, err
+}
+
+// reindex writes the index entries that an audit misses. It returns their number, and that of the pending records.
+func (i *Inspector) reindex(ctx context.Context, a *audit) (timers int, waiting int64, err error) {
+	for id, r := range a.records {
+		if !r.pending {
+			continue
+		}
+		waiting++
+		if a.indexed(id, r) {
+			continue
+		}
+		if err := i.index.PutIndex(ctx, id, r.tick); err != nil {
+			return timers, waiting, err
+		}
+		timers++
+	}
+	return timers, waiting, nil
 }
 
 // and returns the sum of two losses. If an operator has marked l as known, it returns next.
@@ -112,8 +135,11 @@ type audit struct {
 	shard   int
 	records map[schemas.TimerID]audited
 	named   map[schemas.TimerID]naming // timers in index entries
-	// marked are the periods of far entries whose mark exists. Without it loads do not find the far entries.
-	marked map[int64]bool
+	// marked are the periods of far entries whose mark exists, with the time at which it expires. Without it loads
+	// do not find the far entries.
+	marked map[int64]expiry
+	// outlive is how long an entry must outlive its tick to count; 0 if every entry counts.
+	outlive time.Duration
 	// gap is the longest run of sequences without a message so far. lastSeq and lastMs are
 	// the sequence and the time (Unix milliseconds) of the last message.
 	gap     *Gap
@@ -122,7 +148,7 @@ type audit struct {
 }
 
 func newAudit(c *jet.Client, dec *decoder, shard int) *audit {
-	return &audit{jet: c, dec: dec, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}, marked: map[int64]bool{}}
+	return &audit{jet: c, dec: dec, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}, marked: map[int64]expiry{}}
 }
 
 // audited is the newest revision of a record.
@@ -136,17 +162,46 @@ type audited struct {
 // naming describes the index entries that name a timer.
 type naming struct {
 	newestMs int64 // when the newest entry was stored, in Unix milliseconds
-	slots    []int64
+	slots    []slotNaming
 	far      []farNaming
 }
 
-// farNaming is a far entry's naming of a timer for a slot.
-type farNaming struct{ period, slot int64 }
+// slotNaming is an entry's naming of a timer for a slot.
+type slotNaming struct {
+	slot int64
+	ends expiry
+}
 
-// indexed reports whether an index entry names a timer in the slot of its due time.
+// farNaming is a far entry's naming of a timer for a slot.
+type farNaming struct {
+	period int64
+	slotNaming
+}
+
+// expiry is when an entry expires, in Unix milliseconds.
+type expiry int64
+
+// expiryOf returns the expiry of a message.
+func expiryOf(m *jet.Msg) expiry {
+	if ttl := jet.TTL(m); ttl > 0 {
+		return expiry(m.Time.Add(ttl).UnixMilli())
+	}
+	return math.MaxInt64
+}
+
+// indexed reports whether an index entry names a timer in the slot of its due time, and lasts until then.
 func (a *audit) indexed(id schemas.TimerID, r audited) bool {
-	n, slot := a.named[id], a.dec.shards.geo.Slot(r.tick)
-	return slices.Contains(n.slots, slot) || slices.ContainsFunc(n.far, func(f farNaming) bool { return f.slot == slot && a.marked[f.period] })
+	geo := a.dec.shards.geo
+	n, slot := a.named[id], geo.Slot(r.tick)
+	var until expiry
+	if a.outlive > 0 {
+		until = expiry(geo.TickStart(r.tick+1) + a.outlive.Milliseconds())
+	}
+	return slices.ContainsFunc(n.slots, func(s slotNaming) bool { return s.slot == slot && s.ends >= until }) ||
+		slices.ContainsFunc(n.far, func(f farNaming) bool {
+			mark, marked := a.marked[f.period]
+			return f.slot == slot && marked && min(f.ends, mark) >= until
+		})
 }
 
 // accounted returns the number of records that may have been pending when the owner had read
@@ -215,8 +270,9 @@ func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 	if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, sh.slot), "%d.", &slot); err != nil {
 		return
 	}
+	ends := expiryOf(m)
 	for _, id := range a.dec.timersOf([]*jet.Msg{m}) {
-		a.name(id, m, func(n *naming) { n.slots = append(n.slots, slot) })
+		a.name(id, m, func(n *naming) { n.slots = append(n.slots, slotNaming{slot, ends}) })
 	}
 }
 
@@ -228,11 +284,12 @@ func (a *audit) farEntry(m *jet.Msg) {
 	case !ok:
 		return
 	case mark:
-		a.marked[period] = true
+		a.marked[period] = expiryOf(m)
 		return
 	}
+	ends := expiryOf(m)
 	a.dec.farTimers(m, func(id schemas.TimerID, tick int64) {
-		f := farNaming{period, shards.geo.Slot(period*shards.farTicks() + tick)}
+		f := farNaming{period, slotNaming{shards.geo.Slot(period*shards.farTicks() + tick), ends}}
 		a.name(id, m, func(n *naming) { n.far = append(n.far, f) })
 	})
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -98,6 +99,32 @@ func streamHealth(info *jet.StreamInfo) StreamHealth {
 		}
 	}
 	return h
+}
+
+// clocksApart is a difference of the servers' clocks that is reported. It is more than the time between the
+// first and the last answer to one listing of the streams.
+const clocksApart = time.Minute
+
+// ClocksDiffer returns what is wrong if the clocks of the servers that lead the streams of one call of Streams
+// differ by more than a minute; "" otherwise.
+func ClocksDiffer(streams []StreamHealth) string {
+	var first, last StreamHealth
+	for _, h := range streams {
+		if h.Clustered && h.Leader == "" || h.Now.IsZero() {
+			continue
+		}
+		if first.Name == "" || h.Now.Before(first.Now) {
+			first = h
+		}
+		if last.Name == "" || h.Now.After(last.Now) {
+			last = h
+		}
+	}
+	d := last.Now.Sub(first.Now)
+	if d <= clocksApart {
+		return ""
+	}
+	return fmt.Sprintf("the clock of server %s, which leads %s, is %s ahead of that of server %s, which leads %s", last.Leader, last.Name, d.Round(time.Second), first.Leader, first.Name)
 }
 
 // Consumers lists all consumers of Belfry's streams, also those of other programs.

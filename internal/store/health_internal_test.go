@@ -1,0 +1,30 @@
+package store
+
+import (
+	"testing"
+	"time"
+)
+
+// TestClocksDiffer: a minute between the clocks of two leaders is reported. A stream without a leader does not count.
+func TestClocksDiffer(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_800_000_000, 0)
+	stream := func(name, leader string, after time.Duration) StreamHealth {
+		return StreamHealth{Name: name, Clustered: true, Leader: leader, Now: at.Add(after)}
+	}
+	for _, c := range []struct {
+		streams []StreamHealth
+		want    string
+	}{
+		{nil, ""},
+		{[]StreamHealth{stream("A", "s1", 0), stream("B", "s2", time.Minute), stream("C", "", time.Hour), {Name: "D"}}, ""},
+		{
+			[]StreamHealth{stream("A", "s1", time.Second), stream("B", "s2", -time.Hour), stream("C", "s3", 0)},
+			"the clock of server s1, which leads A, is 1h0m1s ahead of that of server s2, which leads B",
+		},
+	} {
+		if got := ClocksDiffer(c.streams); got != c.want {
+			t.Errorf("%q; want %q", got, c.want)
+		}
+	}
+}
