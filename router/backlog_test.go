@@ -22,14 +22,9 @@ type counting struct {
 	reads atomic.Int64
 }
 
-func (c *counting) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
+func (c *counting) FiredAfter(ctx context.Context, subjects []string, after uint64, since time.Time, fn func(string, int64) bool) (uint64, error) {
 	c.reads.Add(1)
-	return c.Store.FiredSince(ctx, subjects, since, ids)
-}
-
-func (c *counting) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(string) bool) (uint64, error) {
-	c.reads.Add(1)
-	return c.Store.FiredAfter(ctx, after, since, fn)
+	return c.Store.FiredAfter(ctx, subjects, after, since, fn)
 }
 
 // later is a cluster time that is ahead of the real one.

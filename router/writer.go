@@ -32,7 +32,7 @@ type Services interface {
 // *store.DedupCheck has it.
 type DedupCheck interface {
 	Needed(k store.AddKey, nowMs int64) bool
-	Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[schemas.TimerID]struct{}, error)
+	Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[uint64]struct{}, error)
 	Stored(startMs int64, seq uint64)
 }
 
@@ -233,14 +233,14 @@ func (r *round) dedup(adds []*Add) []*Add {
 		return adds
 	}
 	err := r.Breakers.lookup.allow()
-	var fired map[schemas.TimerID]struct{}
+	var fired map[uint64]struct{}
 	if err == nil {
 		fired, err = r.Dedup.Fired(r.ctx, nowMs, keys)
 		r.Breakers.lookup.note(err)
 	}
 	out := adds[:0]
 	for _, a := range adds {
-		_, hasFired := fired[a.Spec.Timer]
+		_, hasFired := fired[a.Seq]
 		switch {
 		case !a.suspect:
 			out = append(out, a)

@@ -114,8 +114,8 @@ func (d dedup) Needed(k store.AddKey, nowMs int64) bool {
 }
 
 // Fired implements router.DedupCheck.
-func (d dedup) Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[schemas.TimerID]struct{}, error) {
-	found := map[schemas.TimerID]struct{}{}
+func (d dedup) Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[uint64]struct{}, error) {
+	found := map[uint64]struct{}{}
 	for _, k := range keys {
 		ids := map[string]struct{}{k.Timer.MsgID(1): {}}
 		got, err := d.n.client.FiredSince(ctx, []string{schemas.SubjectFired(k.Service)}, time.UnixMilli(min(nowMs, k.FireMs-1000)), ids)
@@ -123,7 +123,7 @@ func (d dedup) Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map
 			return nil, err
 		}
 		if len(got) > 0 {
-			found[k.Timer] = struct{}{}
+			found[k.Seq] = struct{}{}
 		}
 	}
 	return found, nil

@@ -2,15 +2,15 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredReader reads the message ids of published events; *Events implements it.
+// FiredReader reads the message ids and the times of published events; *Events implements it.
 type FiredReader interface {
-	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
-	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
+	FiredAfter(ctx context.Context, subjects []string, after uint64, since time.Time, fn func(msgID string, atMs int64) bool) (uint64, error)
 }
 
 // AddKey identifies an add of TIMERS_ADD to a DedupCheck.
@@ -62,40 +62,50 @@ func (d *DedupCheck) Needed(k AddKey, nowMs int64) bool {
 // maxClockSkewMs bounds the difference between the clocks of the servers that lead streams.
 const maxClockSkewMs = 1000
 
-// Fired returns the timers of keys that have an event in TIMERS_FIRED.
-// Errors: schemas.ErrUnavailable.
-func (d *DedupCheck) Fired(ctx context.Context, nowMs int64, keys []AddKey) (map[schemas.TimerID]struct{}, error) {
+// Fired returns the sequences of those adds whose timer has an event in TIMERS_FIRED since the earliest time at
+// which the add can have fired. An older event is that of an earlier timer with the same id, whose record has
+// expired. Errors: schemas.ErrUnavailable.
+func (d *DedupCheck) Fired(ctx context.Context, nowMs int64, keys []AddKey) (map[uint64]struct{}, error) {
 	timers := make([]schemas.TimerID, len(keys))
 	sinceMs := nowMs
 	for i, k := range keys {
 		timers[i] = k.Timer
 		sinceMs = min(sinceMs, k.FireMs-maxClockSkewMs)
 	}
-	found, ok, err := d.lookup.find(ctx, sinceMs, timers)
-	if ok || err != nil {
-		return found, err
+	lastMs, ok, err := d.lookup.find(ctx, sinceMs, timers)
+	if !ok && err == nil {
+		lastMs, err = d.search(ctx, sinceMs, keys)
 	}
-	return d.search(ctx, sinceMs, keys)
+	found := map[uint64]struct{}{}
+	for _, k := range keys {
+		if ms, known := lastMs[k.Timer]; known && ms >= k.FireMs-maxClockSkewMs {
+			found[k.Seq] = struct{}{}
+		}
+	}
+	return found, err
 }
 
-// search finds the timers of keys that have an event in TIMERS_FIRED without firedLookup, which
-// cannot hold so many events: it reads all events of the adds' services again for each call.
-func (d *DedupCheck) search(ctx context.Context, sinceMs int64, keys []AddKey) (map[schemas.TimerID]struct{}, error) {
-	ids, services := map[string]struct{}{}, map[string]struct{}{}
+// search is firedLookup.find for more events than that can hold: it reads all events of the adds' services again
+// for each call.
+func (d *DedupCheck) search(ctx context.Context, sinceMs int64, keys []AddKey) (map[schemas.TimerID]int64, error) {
+	asked, services := map[schemas.TimerID]struct{}{}, map[string]struct{}{}
 	var subjects []string
 	for _, k := range keys {
-		ids[k.Timer.MsgID(1)] = struct{}{}
+		asked[k.Timer] = struct{}{}
 		if _, known := services[k.Service]; !known {
 			services[k.Service] = struct{}{}
 			subjects = append(subjects, schemas.SubjectFired(k.Service))
 		}
 	}
-	published, err := d.reader.FiredSince(ctx, subjects, time.UnixMilli(sinceMs), ids)
-	found := map[schemas.TimerID]struct{}{}
-	for _, k := range keys {
-		if _, fired := published[k.Timer.MsgID(1)]; fired {
-			found[k.Timer] = struct{}{}
+	slices.Sort(subjects)
+	lastMs := map[schemas.TimerID]int64{}
+	_, err := d.reader.FiredAfter(ctx, subjects, 0, time.UnixMilli(sinceMs), func(msgID string, atMs int64) bool {
+		if id, first := firstFired(msgID); first {
+			if _, known := asked[id]; known {
+				lastMs[id] = max(lastMs[id], atMs)
+			}
 		}
-	}
-	return found, err
+		return true
+	})
+	return lastMs, err
 }

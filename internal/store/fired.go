@@ -145,12 +145,16 @@ func (e *Events) FindFired(ctx context.Context, service, msgID string, since tim
 	return 0, nil
 }
 
-// FiredAfter passes to fn the message id of each event of TIMERS_FIRED after a sequence or,
-// if that is 0 or not in this stream, since a time. It stops when fn returns false. It
-// returns the sequence to continue from. Errors: schemas.ErrUnavailable.
-func (e *Events) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error) {
+// FiredAfter passes to fn the message id and the time (Unix milliseconds) of each event of TIMERS_FIRED after a
+// sequence or, if that is 0 or not in this stream, since a time. subjects are those of the events; none means all.
+// It stops when fn returns false. It returns the sequence to continue from, with the same subjects. Errors:
+// schemas.ErrUnavailable.
+func (e *Events) FiredAfter(ctx context.Context, subjects []string, after uint64, since time.Time, fn func(msgID string, atMs int64) bool) (uint64, error) {
 	const all = schemas.SubjectFiredPrefix + "*"
-	events := jet.Range{Filters: []string{all}, HeadersOnly: true, Since: since}
+	if len(subjects) == 0 {
+		subjects = []string{all}
+	}
+	events := jet.Range{Filters: subjects, HeadersOnly: true, Since: since}
 	if after > 0 {
 		switch m, err := e.jet.Last(ctx, schemas.StreamFired, all); {
 		case errors.Is(err, schemas.ErrNotFound), err == nil && m.Sequence == after:
@@ -165,7 +169,7 @@ func (e *Events) FiredAfter(ctx context.Context, after uint64, since time.Time, 
 	}
 	err := e.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
 		after = m.Sequence
-		return fn(jet.MsgID(m.Header)), nil
+		return fn(jet.MsgID(m.Header), m.Time.UnixMilli()), nil
 	})
 	return after, err
 }

@@ -24,10 +24,15 @@ func TestFiredAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	begin := storetest.NowMs(t, s) - 1
 	read := func(after uint64, sinceMs int64, want ...string) uint64 {
 		t.Helper()
 		var got []string
-		after, err := s.FiredAfter(t.Context(), after, time.UnixMilli(sinceMs), func(id string) bool {
+		now := storetest.NowMs(t, s)
+		after, err := s.FiredAfter(t.Context(), nil, after, time.UnixMilli(sinceMs), func(id string, atMs int64) bool {
+			if atMs < begin || atMs > now {
+				t.Errorf("event %s is of %d; want %d to %d", id, atMs, begin, now)
+			}
 			got = append(got, id)
 			return id != "last.1"
 		})
@@ -36,7 +41,6 @@ func TestFiredAfter(t *testing.T) {
 		}
 		return after
 	}
-	begin := storetest.NowMs(t, s) - 1
 	read(0, begin)
 	read(7, begin) // a sequence of an earlier stream
 	publish("a", "1.1")

@@ -25,11 +25,11 @@ func TestFiredLookup(t *testing.T) {
 	}
 	reads, broken := 0, errors.New("broken")
 	var err error
-	l := &firedLookup{max: 11, keep: time.Hour, read: func(_ context.Context, after uint64, since time.Time, fn func(string) bool) (uint64, error) {
+	l := &firedLookup{max: 11, keep: time.Hour, read: func(_ context.Context, _ []string, after uint64, since time.Time, fn func(string, int64) bool) (uint64, error) {
 		for seq := after + 1; seq <= uint64(len(stream)); seq++ {
 			if e := stream[seq-1]; after > 0 || e.ms >= since.UnixMilli() {
 				reads++
-				if after = seq; !fn(e.msgID) {
+				if after = seq; !fn(e.msgID, e.ms) {
 					break
 				}
 			}

@@ -47,6 +47,8 @@ var planted = []plant{
 	{m("after the clock was set back, an owner takes an index entry for long enough that expires too early", "internal/store/audit.go", "	a.outlive = min(i.index.keep, DefaultIndexKeep) / 2\n", ""), "./internal/store", "TestReindex$"},
 	{m("the mark of far entries may expire too early", "internal/store/audit.go", "min(f.ends, mark) >= until", "f.ends >= until && mark > 0"), "./internal/store", "TestReindex$"},
 	{m("clocks of servers that differ are not reported", "internal/store/health.go", "if d <= clocksApart {", "if d >= 0 {"), "./internal/store", "TestClocksDiffer"},
+	{m("the event of an earlier timer with the same id counts for an add", "internal/store/dedup.go", "known && ms >= k.FireMs-maxClockSkewMs", "known && ms > 0"), "./internal/store", "TestDedupOfLaterTimer"},
+	{m("of two events of a timer the earlier counts", "internal/store/firedlookup.go", "l.lastMs[id] = max(l.lastMs[id], atMs)", "if l.lastMs[id] == 0 {\n\t\t\t\tl.lastMs[id] = atMs\n\t\t\t}"), "./internal/store", "TestDedupOfLaterTimer"},
 	{m("each of many equal adds repairs the record", "router/writer.go", "r.written(a.Spec.Timer) || t.Rev > lost", "t.Rev > lost"), "./router", "TestEqualAddsRepairOnce"},
 	{m("router: an older answer of a former leader forgets the revision that a repair could not replace", "router/writer.go", "lost = max(lost, t.Rev)", "lost = t.Rev"), "./router", "TestEqualAddsRepairOnce"},
 	{m("a duplicate does not index the due time of a claimed timer", "router/operations.go", "[...]int64{t.Record.DueMs, nowMs()}", "[...]int64{nowMs()}"), "./router", "TestDuplicateRepairsAClaimedTimer"},
