@@ -97,8 +97,8 @@ type Clock struct {
 	// then.
 	LeaseMs int64 `json:"lease,omitempty"`
 	// Needs is the FormatLevel that an owner of the shard should read; 0 for any. An owner
-	// raises it when it finds a record of a newer format, and no owner lowers it. A node that
-	// reads less owns the shard only while no node that reads Needs is alive.
+	// raises it when it finds a record of a newer format, WriteClock when the layout allows far
+	// entries, and no owner lowers it. A node that reads less owns the shard only while no node that reads Needs is alive.
 	Needs FormatLevel `json:"needs,omitempty"`
 	// SweptMs is the sweeper's position in Unix milliseconds: it has audited every tick
 	// before it. 0 before the first owner.

@@ -63,7 +63,7 @@ func (m *streamMaker) checkDevelopment(ctx context.Context) error {
 	if err := m.ensure(ctx, m.configs.clock()); err != nil {
 		return err
 	}
-	_, err = m.geometry(ctx)
+	_, err = m.storeLayout(ctx)
 	return err
 }
 

@@ -77,15 +77,27 @@ func TestFarEntries(t *testing.T) {
 	if _, err := s.WriteClock(t.Context(), 0, c, rev); err != nil {
 		t.Fatal(err)
 	}
-	if c, _, err := s.ReadClock(t.Context(), 0); err != nil || c.Needs != store.LevelFarIndex {
-		t.Errorf("the clock needs level %d, %v", c.Needs, err)
+	needsFar := func(when string) {
+		t.Helper()
+		if c, _, err := s.ReadClock(t.Context(), 0); err != nil || c.Needs != store.LevelFarIndex {
+			t.Errorf("%s: the clock needs level %d, %v", when, c.Needs, err)
+		}
 	}
+	needsFar("with far entries")
 
 	older := open(t, nc, func(c *store.Config) { c.Node, c.Level = "n2", store.LevelTenantFlow })
 	if _, err := older.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	waittest.Until(t, "the level to fall", func() bool { return !s.SharesFar() })
+	// An owner whose term began before far entries were written renews its clock.
+	if _, rev, err = s.ReadClock(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.WriteClock(t.Context(), 0, c, rev); err != nil {
+		t.Fatal(err)
+	}
+	needsFar("beside an older node")
 	writes, first := farWrites(t, s, 303, 20)
 	storetest.CreateAll(t, s, writes)
 	if slots, far := keys(t, s, "slot.>"), keys(t, s, "far.*.>"); slots != 23 || far != 3 {

@@ -136,15 +136,6 @@ func (l FormatLevel) layout() int {
 	return layout1
 }
 
-// clockNeeds returns the level that the clock of each shard states as needed while nodes write level
-// l; see Clock.Needs. An older node that owned a shard with far entries would pass their timers by.
-func (l FormatLevel) clockNeeds() FormatLevel {
-	if l >= LevelFarIndex {
-		return LevelFarIndex
-	}
-	return LevelFirst
-}
-
 const (
 	// formatsEvery is the interval at which the levels of the other nodes are read.
 	formatsEvery = 2 * time.Second
@@ -169,6 +160,8 @@ type Levels struct {
 	oldest atomic.Pointer[Member]
 	// settled is the newest layout version that the store has had for layoutSettle.
 	settled atomic.Int32
+	// newest is the newest layout version that this process has read. It never falls.
+	newest atomic.Int32
 }
 
 func newLevels(nodes *Nodes, layout layoutRecord, log zerolog.Logger) *Levels {
@@ -181,6 +174,27 @@ func (l *Levels) Writes() FormatLevel { return FormatLevel(l.writes.Load()) }
 
 // RecordFormat is the format in which this node writes records now.
 func (l *Levels) RecordFormat() schemas.RecordFormat { return l.Writes().recordFormat() }
+
+// clockNeeds returns the level that every clock which this process writes states as needed; see
+// Clock.Needs. An older node that owned a shard with far entries would pass their timers by. The
+// layout version decides, not the level that is written now: the version is raised before the first
+// far entry is written, and it stays when an older node that was paused makes the level fall.
+func (l *Levels) clockNeeds() FormatLevel {
+	if l.newest.Load() >= layout3 {
+		return LevelFarIndex
+	}
+	return LevelFirst
+}
+
+// sawLayout records a layout version that this process has read.
+func (l *Levels) sawLayout(version int) {
+	for {
+		was := l.newest.Load()
+		if int32(version) <= was || l.newest.CompareAndSwap(was, int32(version)) {
+			return
+		}
+	}
+}
 
 // CanSchedule returns an error of schemas.CodeUnavailable while no schedules may be written,
 // because a live node does not read them. The error names that node.
@@ -348,6 +362,7 @@ func (l *Levels) allowLayout(ctx context.Context, layout int) (bool, error) {
 		l.log.Info().Int("layout", layout).Msg("every live node reads the newer formats: this store can no longer be opened by older versions")
 		return false, nil
 	}
+	l.sawLayout(m.Format) // at the latest formatsEvery after it was raised, long before layoutSettle
 	now, err := l.nodes.nowMs(ctx)
 	if err != nil {
 		return false, err

@@ -165,6 +165,10 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	if got := write(storetest.ID(2)); got != schemas.RecordFormat1 {
 		t.Errorf("the layout was raised just now: written in format %d", got)
 	}
+	waittest.Until(t, "clocks to need a node that reads far entries", func() bool { return clockNeeds(t, s) == store.LevelFarIndex || s.SharesFar() })
+	if s.SharesFar() {
+		t.Error("far entries are written before clocks need a node that reads them")
+	}
 	waittest.Until(t, "format 2", writesFormat2(s))
 	if got := write(storetest.ID(3)); got != schemas.RecordFormat2 {
 		t.Errorf("written in format %d", got)
@@ -200,6 +204,23 @@ func TestOpenNeedsPresences(t *testing.T) {
 	if err := opens(t.Context(), srv.Connect(nats.UserInfo("silent", "p")), cfg); !errors.Is(err, schemas.ErrUnavailable) {
 		t.Errorf("open without permission to write the presence: %v; want ErrUnavailable", err)
 	}
+}
+
+// clockNeeds renews the clock of shard 0 with Needs 0, and returns what is stored.
+func clockNeeds(t *testing.T, s *store.Store) store.FormatLevel {
+	t.Helper()
+	c, rev, err := s.ReadClock(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Needs = 0
+	if _, err := s.WriteClock(t.Context(), 0, c, rev); err != nil {
+		t.Fatal(err)
+	}
+	if c, _, err = s.ReadClock(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	return c.Needs
 }
 
 func TestNewerLayoutIsRefused(t *testing.T) {

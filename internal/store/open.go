@@ -241,10 +241,12 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	if err := s.loadKey(ctx); err != nil {
 		return err
 	}
-	geo, err := m.geometry(ctx)
+	layout, err := m.storeLayout(ctx)
 	if err != nil {
 		return err
 	}
+	geo := layout.Geometry
+	s.sawLayout(layout.Format)
 	if err := m.fitDefaults(ctx); err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	s.Shards = newShards(s.jet, geo)
 	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
 	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, s.Levels.layout, s.log, s.of(s.decoder))
-	s.needs = func() FormatLevel { return s.Writes().clockNeeds() }
+	s.needs = s.clockNeeds
 	for n := range geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err

@@ -236,8 +236,8 @@ func (m *streamMaker) checkServer(ctx context.Context, maxMessage func() int) er
 	return nil
 }
 
-// geometry reads the recorded geometry, or records the configured one.
-func (m *streamMaker) geometry(ctx context.Context) (schemas.Geometry, error) {
+// storeLayout reads the recorded layout, or records that of a new store.
+func (m *streamMaker) storeLayout(ctx context.Context) (meta, error) {
 	want := m.configs.cfg.Geometry
 	if want == (schemas.Geometry{}) {
 		want = schemas.DefaultGeometry()
@@ -246,28 +246,28 @@ func (m *streamMaker) geometry(ctx context.Context) (schemas.Geometry, error) {
 	was, _, err := layout.read(ctx)
 	if errors.Is(err, schemas.ErrNotFound) {
 		if err := want.Validate(); err != nil {
-			return schemas.Geometry{}, err
+			return meta{}, err
 		}
 		format := m.configs.cfg.Level.layout()
 		if m.configs.cfg.Development {
 			format = layoutDevelopment
 		}
 		if err := layout.create(ctx, meta{Format: format, Geometry: want}); err != nil {
-			return schemas.Geometry{}, err
+			return meta{}, err
 		}
 		was, _, err = layout.read(ctx)
 		if err != nil {
-			return schemas.Geometry{}, err
+			return meta{}, err
 		}
 	} else if err != nil {
-		return schemas.Geometry{}, err
+		return meta{}, err
 	}
 	if err := m.configs.cfg.fits(was); err != nil {
-		return schemas.Geometry{}, err
+		return meta{}, err
 	}
 	if m.configs.cfg.Geometry != (schemas.Geometry{}) && was.Geometry != m.configs.cfg.Geometry {
-		return schemas.Geometry{}, schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(was.Geometry), describe(m.configs.cfg.Geometry))
+		return meta{}, schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(was.Geometry), describe(m.configs.cfg.Geometry))
 	}
 	m.configs.shards = was.Geometry.Shards
-	return was.Geometry, layout.copy(ctx, was)
+	return was, layout.copy(ctx, was)
 }

@@ -302,6 +302,8 @@ var planted = []plant{
 	{m("far entries that were written later are not read", "internal/store/far.go", "return e.as == mark })", "return e.as.Period == mark.Period })"), "./internal/store", "TestConformance$/FarTimers"},
 	{m("far entries are written beside an older node", "internal/store/index.go", "ix.levels.Writes() < LevelFarIndex", "false"), "./internal/store", "TestFarEntries"},
 	{m("a store opens before the levels of the live nodes are known", "internal/store/open.go", "err := s.learn(ctx, cfg.ReadyWithin); err != nil", "err := ctx.Err(); err != nil"), "./internal/store", "TestLevelAtOpen"},
+	{m("a clock needs what is written now", "internal/store/formats.go", "if l.newest.Load() >= layout3 {", "if l.Writes() >= LevelFarIndex {"), "./internal/store", "TestFarEntries"},
+	{m("far entries are written before clocks need a node that reads them", "internal/store/formats.go", "	l.sawLayout(m.Format) // at", "	// at"), "./internal/store", "TestFormat1WhileAnOlderNodeLives"},
 	{m("an older node gets shards with far entries", "internal/store/clock.go", "c.Needs = max(c.Needs, k.needs())", "_ = k.needs()"), "./internal/store", "TestFarEntries"},
 
 	// Settings.
