@@ -40,6 +40,8 @@ type Coordinator struct {
 	// lastDoubt is the last time when a snapshot failed or this node's heartbeat was late.
 	// Leases of other nodes are counted from then on.
 	lastDoubt time.Duration
+	// lastLate is the last time when this node's heartbeat was late.
+	lastLate time.Duration
 
 	live     []string // nodes that schedule, with this node unless it leaves
 	levels   map[string]store.FormatLevel
@@ -68,6 +70,7 @@ const (
 type shardView struct {
 	seen      bool // a snapshot contained the clock since this node last owned the shard
 	rev       uint64
+	storedMs  int64         // when the leader stored the clock at rev, Unix milliseconds
 	clock     store.Clock   // the last clock that could be decoded, or its copy; a take-over resumes from it
 	changed   time.Duration // when this node last saw the clock change
 	ownership ownership
@@ -77,14 +80,26 @@ type shardView struct {
 	newer, damaged bool
 	floor          uint64
 	needs          store.FormatLevel // as stated by the last clock that this node saw
+	// refused is true if the server refused this node's attempts to change the clock since refusedSince, and no
+	// snapshot has shown a change since then.
+	refused      bool
+	refusedSince time.Duration
 }
 
 // peer is what the coordinator knows of a node, this one included, from its presence key.
 type peer struct {
-	rev     uint64
-	changed time.Duration // when this node last saw the presence key change
-	state   string
-	level   store.FormatLevel
+	rev      uint64
+	storedMs int64         // when the leader stored the key at rev, Unix milliseconds
+	changed  time.Duration // when this node last saw the presence key change
+	state    string
+	level    store.FormatLevel
+}
+
+// replaces reports whether a key at a revision and with a storage time is newer than the one seen before.
+// A lower revision usually comes from a replica that is behind. It was stored later only if the bucket was
+// made again, or its server has lost writes: then the bucket uses the lower revisions again.
+func replaces(rev uint64, storedMs int64, wasRev uint64, wasMs int64) bool {
+	return rev > wasRev || storedMs > wasMs
 }
 
 // CoordinatorEvent is an input of Coordinator.Step: SnapshotRead, ShardTaken, TermEnded or
@@ -159,11 +174,7 @@ func (k *Coordinator) Step(now time.Duration, ev CoordinatorEvent) []Coordinator
 	case SnapshotRead:
 		k.onSnapshot(now, ev)
 	case ShardTaken:
-		s := &k.shards[ev.Shard]
-		s.ownership = ownershipNone
-		if ev.Err == nil {
-			s.ownership = ownershipHeld
-		}
+		k.shards[ev.Shard].taken(now, ev.Err)
 	case TermEnded:
 		// The clock seen before is this node's own. The next snapshot brings the clock to
 		// take the shard from.
@@ -176,6 +187,21 @@ func (k *Coordinator) Step(now time.Duration, ev CoordinatorEvent) []Coordinator
 	}
 	k.releaseShards(now)
 	return k.actions
+}
+
+// taken updates the view of a shard with the result of a take-over.
+func (s *shardView) taken(now time.Duration, err error) {
+	s.ownership = ownershipNone
+	switch {
+	case err == nil:
+		s.ownership, s.refused = ownershipHeld, false
+	case isRevision(err):
+		// The write took no effect, so a clock with this epoch is that of another process.
+		s.tried = 0
+		if !s.refused {
+			s.refused, s.refusedSince = true, now
+		}
+	}
 }
 
 // Holds reports whether this node owns, takes or releases any shard.
@@ -207,7 +233,11 @@ func (k *Coordinator) NextSnapshot(now time.Duration) time.Duration {
 }
 
 func (k *Coordinator) onSnapshot(now time.Duration, ev SnapshotRead) {
-	if ev.Err != nil || ev.HeartbeatAge > k.cfg.Lease/2 {
+	late := ev.HeartbeatAge > k.cfg.Lease/2
+	if late {
+		k.lastLate = now
+	}
+	if ev.Err != nil || late {
 		k.lastDoubt = now
 	}
 	if ev.Err != nil {
@@ -232,9 +262,9 @@ func (k *Coordinator) onSnapshot(now time.Duration, ev SnapshotRead) {
 			// If the key is older than another node's newest key, its node may have died
 			// before this node started.
 			before := min(time.Duration(newest-m.StoredMs)*time.Millisecond, k.cfg.Lease)
-			k.peers[m.Node] = &peer{rev: m.Rev, changed: now - before, state: m.Presence.Scheduler, level: m.Presence.Reads}
-		case m.Rev > p.rev:
-			*p = peer{rev: m.Rev, changed: now, state: m.Presence.Scheduler, level: m.Presence.Reads}
+			k.peers[m.Node] = &peer{rev: m.Rev, storedMs: m.StoredMs, changed: now - before, state: m.Presence.Scheduler, level: m.Presence.Reads}
+		case replaces(m.Rev, m.StoredMs, p.rev, p.storedMs):
+			*p = peer{rev: m.Rev, storedMs: m.StoredMs, changed: now, state: m.Presence.Scheduler, level: m.Presence.Reads}
 		}
 	}
 	for node := range k.peers {
@@ -253,12 +283,13 @@ func (k *Coordinator) onSnapshot(now time.Duration, ev SnapshotRead) {
 
 // apply updates the view of a shard with its clock from a membership snapshot.
 func (s *shardView) apply(now time.Duration, c store.ClockAt) {
+	// A clock that is gone has revision 0, and the time of the snapshot.
 	gone := c.Rev == 0 && s.rev != 0
-	if s.seen && c.Rev <= s.rev && !gone {
+	if s.seen && !gone && (c.Rev == 0 || !replaces(c.Rev, c.StoredMs, s.rev, s.storedMs)) {
 		return
 	}
 	known := s.clock.Epoch != 0
-	s.seen, s.rev, s.changed = true, c.Rev, now
+	s.seen, s.rev, s.storedMs, s.changed, s.refused = true, c.Rev, c.StoredMs, now, false
 	s.newer, s.damaged = errors.Is(c.Err, schemas.ErrNewer), errors.Is(c.Err, schemas.ErrDamaged)
 	switch {
 	case s.newer:

@@ -92,11 +92,11 @@ func (s *coordinatorScript) change(t *testing.T, d *datadriven.TestData, now tim
 			if name == "nobody" {
 				name = ""
 			}
-			s.view.Clocks[n] = store.ClockAt{Shard: n, Rev: s.rev, Clock: store.Clock{Owner: name, Epoch: epoch, LeaseMs: 3000}}
+			s.view.Clocks[n] = store.ClockAt{Shard: n, Rev: s.rev, StoredMs: now.Milliseconds(), Clock: store.Clock{Owner: name, Epoch: epoch, LeaseMs: 3000}}
 			continue
 		}
 		if _, err := fmt.Sscanf(line, "damaged %d", &n); err == nil {
-			s.view.Clocks[n].Rev, s.view.Clocks[n].Err = s.rev, schemas.ErrDamaged
+			s.view.Clocks[n].Rev, s.view.Clocks[n].StoredMs, s.view.Clocks[n].Err = s.rev, now.Milliseconds(), schemas.ErrDamaged
 			continue
 		}
 		verb, name, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -77,7 +77,7 @@ func (c *court) clock(shard int, owner string) {
 	if at.Clock.Owner != owner {
 		at.Clock.Epoch++
 	}
-	at.Rev, at.Clock.Owner = c.rev, owner
+	at.Rev, at.StoredMs, at.Clock.Owner = c.rev, c.now.Milliseconds(), owner
 }
 
 func (c *court) beat(node, state string) {
@@ -211,6 +211,41 @@ func TestCoordinatorDoesNotMistakeTheStoresSilence(t *testing.T) {
 				t.Fatal("never takes it")
 			}
 		})
+	}
+}
+
+// TestCoordinatorAfterRevisionsGoBack: the bucket of the clocks was made again, or its server has lost its
+// last writes, so its revisions begin lower. The owner continues there, and when it dies its shard is taken.
+func TestCoordinatorAfterRevisionsGoBack(t *testing.T) {
+	t.Parallel()
+	c := newCourt(t, 1, false)
+	renew := func() {
+		c.clock(0, "other")
+		c.beat("other", store.SchedulerActive)
+		c.beat("me", store.SchedulerActive)
+		if takes, releases := c.after(testTick); len(takes)+len(releases) != 0 {
+			t.Fatalf("takes %v, releases %v while the owner lives", takes, releases)
+		}
+	}
+	c.rev = 1000
+	renew()
+	c.rev = 4
+	renew()
+	stale := c.view
+	stale.Clocks, stale.Nodes = slices.Clone(c.view.Clocks), slices.Clone(c.view.Nodes)
+	for range 4 {
+		renew()
+	}
+	if got := c.k.live; !slices.Equal(got, []string{"me", "other"}) {
+		t.Errorf("live nodes: %v", got)
+	}
+	// A replica that is behind answers once. That is no sign of life.
+	now := c.view
+	c.view = stale
+	takes, _ := c.after(testLease / 2)
+	c.view = now
+	if more, _ := c.after(testLease / 2); len(takes) != 0 || len(more) != 1 || more[0].Rev != c.view.Clocks[0].Rev {
+		t.Errorf("takes %v, then %+v; want revision %d", takes, more, c.view.Clocks[0].Rev)
 	}
 }
 

@@ -79,6 +79,7 @@ type CoordinatorLoop struct {
 	release map[int]*ReleaseRequest // by shard that this node takes or owns
 	left    bool                    // Leave was called
 	changes ownershipLog
+	untaken untakenLog
 }
 
 // NewCoordinatorLoop returns a loop whose first turn reads a membership snapshot.
@@ -107,6 +108,8 @@ func (l *CoordinatorLoop) Turn() (wait time.Duration, more bool) {
 		if _, ok := ev.(SnapshotRead); ok {
 			now := l.host.Monotonic()
 			l.reading, l.next = false, now+l.k.NextSnapshot(now)
+			late, refused := l.k.Untaken(now)
+			l.untaken.write(l.log, now, l.host.HeartbeatAge(), late, refused)
 		}
 	}
 	if l.left && !l.k.Holds() {

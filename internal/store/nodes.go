@@ -39,8 +39,13 @@ type Nodes struct {
 	beating chan struct{}
 	// stamp is the last reading of the leader's clock; nil before the first.
 	stamp atomic.Pointer[Stamp]
-	// firstBeat is the revision of the first presence that this process wrote; 0 before it.
+	// firstBeat is the revision of the first presence that this process wrote; 0 before it. If the
+	// revisions of the bucket go back (it was made again, or its server has lost writes), it becomes that of a
+	// presence written layoutSettle later: by then the other live nodes have written theirs again.
 	firstBeat atomic.Uint64
+	// wentBack is the time of the first heartbeat with a revision below firstBeat; zero for none. Only the
+	// goroutine whose element is in beating uses it.
+	wentBack time.Time
 	// lastBeat is the revision of the last heartbeat whose acknowledgement has arrived.
 	lastBeat atomic.Uint64
 	// answered is closed when the last heartbeat was acknowledged or has failed; nil before the
@@ -130,8 +135,22 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	}
 	st.ServerNs = m.Time.UnixNano()
 	n.stamp.Store(&st)
-	n.firstBeat.CompareAndSwap(0, a.Seq)
+	n.setFirst(a.Seq, st.Received)
 	return st, nil
+}
+
+// setFirst sets firstBeat after a heartbeat at a revision.
+func (n *Nodes) setFirst(rev uint64, now time.Time) {
+	switch first := n.firstBeat.Load(); {
+	case first == 0:
+		n.firstBeat.Store(rev)
+	case rev > first:
+		n.wentBack = time.Time{}
+	case n.wentBack.IsZero():
+		n.wentBack = now
+	case now.Sub(n.wentBack) >= layoutSettle:
+		n.firstBeat.Store(rev)
+	}
 }
 
 // Leave removes this node's presence, and ends its heartbeats. Call it when the node has

@@ -5,8 +5,12 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -59,6 +63,49 @@ func TestLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("b", "c")
+}
+
+// TestLiveAfterRevisionsGoBack: a process reads the presences again after the bucket of the clocks was deleted
+// and made again by another node.
+func TestLiveAfterRevisionsGoBack(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := openNode(t, srv.Connect(), Config{Node: "a"})
+	for range 1000 { // more than this test writes into the new bucket
+		if _, err := s.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.firstBeat.Store(s.lastBeat.Load())
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), clockStream); err != nil {
+		t.Fatal(err)
+	}
+	b := openNode(t, srv.Connect(), Config{Node: "b"})
+	var first uint64
+	every := time.Tick(200 * time.Millisecond)
+	waittest.Until(t, "the presences to be read", func() bool {
+		<-every
+		for _, n := range []*Store{s, b} {
+			if _, err := n.Beat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if first == 0 {
+			first = s.lastBeat.Load()
+		}
+		nodes, err := s.live(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(nodes) > 0 && s.firstBeat.Load() == first {
+			t.Error("the first presence in the new bucket shows all live nodes")
+		}
+		return len(nodes) == 2
+	})
 }
 
 // endsAmid is a context that ends after n calls of Done, for a call that is given up while its
