@@ -392,6 +392,22 @@ func TestLease(t *testing.T) {
 			t.Errorf("verdict %d, but the clock is %+v", v, other)
 		}
 	}
+	// A former leader answers with the clock that this node replaced when it took the shard.
+	was := store.Clock{Owner: "other", Epoch: 6}
+	l := NewLease(testLease, testTick, 0, store.Clock{Owner: "me", Epoch: 7}, 13)
+	for _, at := range []struct {
+		now  time.Duration
+		want Verdict
+	}{{testTick, Again}, {2 * testTick, Again}, {testLease, Lost}} {
+		l.Writing()
+		l.Wrote(at.now, at.now, store.Clock{}, 0, store.ErrRevision)
+		if v := l.Reread(at.now, was, 12, nil); v != at.want {
+			t.Errorf("verdict %d of an earlier clock after %s", v, at.now)
+		}
+	}
+	if c, rev := l.Clock(); c.Owner != "me" || rev != 13 {
+		t.Errorf("continues from %+v at revision %d", c, rev)
+	}
 }
 
 // TestOwnersLongerLease: a node with a shorter lease than the owner's waits for the

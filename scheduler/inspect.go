@@ -26,7 +26,8 @@ type damage struct {
 
 // start returns the clock from which a term starts. That is the stored clock, unless the
 // stream has lost messages that an owner had read. The tail then resumes at the end of the
-// stream, because new records get the sequences of the lost ones.
+// stream, because new records get the sequences of the lost ones, and the number of pending
+// timers is unknown: the tail brings records again that it includes, and the lost ones are gone.
 func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	ctx, cancel := context.WithTimeout(ctx, startBound)
 	defer cancel()
@@ -42,6 +43,7 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	s.counted.Store(nil)
 	if err == nil && last < c.Seen {
 		c.Tail, c.EarlierTail, c.Seen, c.Ended = min(c.Tail, last), min(c.EarlierTail, last), last, 0
+		c.PendingUnknown, c.Counted = true, false
 	}
 	return c
 }

@@ -102,6 +102,11 @@ func (t *Lease) Reread(now time.Duration, c store.Clock, rev uint64, err error) 
 	case c.Owner == t.clock.Owner && c.Epoch == t.clock.Epoch:
 		t.clock, t.rev, t.next = c, rev, now
 		return Again
+	case rev != 0 && rev < t.rev && t.Trusted(now):
+		// A server that has led the stream before answered with the clock of an earlier owner. If the revisions
+		// of the bucket have gone back, the shard is lost when the lease is no longer trusted.
+		t.retry(now)
+		return Again
 	}
 	return Lost
 }

@@ -248,3 +248,89 @@ func TestReleaseWithClaimsInFlight(t *testing.T) {
 		})
 	}
 }
+
+// slowCounts is a store that does not answer how many messages a stream has.
+type slowCounts struct {
+	*store.Store
+	asked atomic.Int64
+}
+
+func (s *slowCounts) Messages(ctx context.Context, _ int) (uint64, int64, error) {
+	s.asked.Add(1)
+	<-ctx.Done()
+	return 0, 0, context.Cause(ctx)
+}
+
+// TestReleaseWithoutTheCount: a shard is released also if the server does not say how many messages it has.
+func TestReleaseWithoutTheCount(t *testing.T) {
+	t.Parallel()
+	var s *slowCounts
+	n := start(t, natstest.Run(t), "n1", oneShard, func(o *scheduler.Options) {
+		s = &slowCounts{Store: o.Store.(*store.Store)}
+		o.Store = s
+		o.Lease, o.Heartbeat = 30*time.Second, 10*time.Second // few renewals: each must be answered before the release
+	})
+	waittest.Until(t, "an inspection to count the messages", func() bool {
+		c, _, err := n.store.ReadClock(t.Context(), 0)
+		return err == nil && c.Msgs > 0
+	})
+	if err := n.sched.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if c, _, err := n.store.ReadClock(t.Context(), 0); err != nil || c.Owner != "" || s.asked.Load() != 1 {
+		t.Errorf("after %d requests for the number: %+v, %v", s.asked.Load(), c, err)
+	}
+}
+
+// endsEarlier is a store whose first answer about the end of a stream is that of a replica that is behind. The
+// audit that follows fails.
+type endsEarlier struct {
+	*store.Store
+	by    uint64
+	asked atomic.Bool
+}
+
+func (s *endsEarlier) LastSeq(ctx context.Context, shard int) (uint64, error) {
+	last, err := s.Store.LastSeq(ctx, shard)
+	if err == nil && !s.asked.Swap(true) {
+		last -= s.by
+	}
+	return last, err
+}
+
+func (s *endsEarlier) Audit(context.Context, int, store.Inspection, store.Expectation, int64, func(store.Timer) error) (store.ShardDamage, error) {
+	return store.ShardDamage{}, schemas.ErrUnavailable
+}
+
+// TestCountsAfterAnEarlierEnd: an owner that starts its tail before the position of the previous owner counts
+// the pending timers: the tail brings records that the previous owner's number includes.
+func TestCountsAfterAnEarlierEnd(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	const pending = 8
+	first := start(t, srv, "n1", oneShard, nil)
+	create(t, first.store, timers(pending, func(int64) int64 { return nowMs() + 3_600_000 })...)
+	exact := func(n *node, name string) func() bool {
+		return func() bool {
+			c, _, err := n.store.ReadClock(t.Context(), 0)
+			return err == nil && c.Owner == name && !c.PendingUnknown && c.Counted && c.Pending == pending
+		}
+	}
+	waittest.Until(t, "the number", exact(first, "n1"))
+	if err := first.sched.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	next := start(t, srv, "n2", store.Config{}, func(o *scheduler.Options) {
+		o.Store = &endsEarlier{Store: o.Store.(*store.Store), by: pending}
+	})
+	waittest.Until(t, "the shard to be taken", func() bool { return metrictest.Sum(t, next.reg, "belfry_shard_owned") == 1 })
+	create(t, next.store, timer("last", nowMs()+3_600_000)) // the tail has brought all others before it
+	waittest.Until(t, "the tail and the number", func() bool {
+		c, _, err := next.store.ReadClock(t.Context(), 0)
+		tm, errGet := next.store.Get(t.Context(), schemas.NewTimerID("/test", "last"))
+		return err == nil && errGet == nil && c.Seen >= tm.Rev && !c.PendingUnknown && c.Counted
+	})
+	if c, _, err := next.store.ReadClock(t.Context(), 0); err != nil || c.Pending != pending+1 {
+		t.Errorf("%d pending timers, %v", c.Pending, err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 // not release the shard, the number is unknown, because that owner may have claimed timers
 // after its last write of the clock. The new owner then counts the pending timers, and
 // reports no number until the count is finished. The number is also unknown after an owner has
+// begun its tail before the position of the previous owner, because the stream had ended there, or has
 // deleted a void record (EvVoid), because an earlier count may have read it.
 //
 //	begin ─▶ ActCount: read every record up to the tail's position in the background;

@@ -200,7 +200,9 @@ func (t *Term) releaseClock(within time.Duration) {
 	t.host.Go(func(ctx context.Context) {
 		ctx, cancel := t.host.WithTimeout(ctx, within)
 		defer cancel()
-		t.countMessages(ctx, &c)
+		counting, counted := t.host.WithTimeout(ctx, within/4) // the write matters more
+		t.countMessages(counting, &c)
+		counted()
 		res := t.renew(ctx, c, rev)
 		res.progress, res.release = progress, true
 		t.renewed(&res)
