@@ -426,6 +426,7 @@ var planted = []plant{
 	{m("an error of one message ends a barrier with another message", "internal/store/barrier.go", "if w.ended || err != nil && w.open > 0 {", "if w.ended {"), "./internal/store", "TestBarrierAnswers"},
 	{m("an operation that is refused does not read the newest record", "router/operations.go", "again := r.Confirm && !r.newest", "again := false"), "./router", "TestConfirm"},
 	{m("a router stops before it has written the delayed adds", "router/linger.go", "		l.tasks.Wait()", "		_ = l"), "./router", "TestLingerer"},
+	{m("client: an add whose publish fails has no outcome", "internal/client/publish/publish.go", "	r.resolve(err)\n	return err\n", "	return err\n"), "./internal/client/publish", "TestMeasurementAfterFailedAdd"},
 	{m("client: AddBatch returns with the first error, while other adds are on their way", "internal/client/publish/batch.go", "			failed, err = i, answer\n", "			return i, answer\n"), "./internal/client/publish", "TestAddAllWaits"},
 	{m("time: a node without the embedded server assumes SameClockPPM", "internal/app/app.go", "if a.own != nil {\n\t\ta.time.SameClock()", "if true {\n\t\ta.time.SameClock()"), "./internal/app", "TestSameClock"},
 	{m("time: the embedded server's clock gets DriftPPM", "internal/clustertime/estimator.go", "return e.PPM\n", "return DriftPPM\n"), "./internal/clustertime", "TestSameClock"},

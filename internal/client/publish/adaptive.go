@@ -275,9 +275,7 @@ func queuedLength(queue []queuedAdd) int {
 }
 
 func (p *Publisher) sendSingle(q queuedAdd) {
-	if err := p.publish(q.data, q.result); err != nil {
-		q.result.resolve(err)
-	}
+	_ = p.publish(q.data, q.result) // the result has the error
 }
 
 // sendBatch publishes many adds at once. If the server refuses the batch because of one add,

@@ -131,14 +131,17 @@ func TooLarge(nc *nats.Conn, size int, err error) error {
 	return schemas.Errorf(schemas.CodeTooLarge, "the event has %d bytes; the server's limit is %d: put large data elsewhere and send a reference (%w)", size, nc.MaxPayload(), err)
 }
 
-// publish publishes one add by itself. After an error r has no outcome.
+// publish publishes one add by itself. An error is also the outcome of r, because a measurement may wait for r.
 func (p *Publisher) publish(data []byte, r *Result) error {
 	err := p.window.publish(data, r)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, nats.ErrMaxPayload):
-		return TooLarge(p.nc, len(data), err)
+		err = TooLarge(p.nc, len(data), err)
+	default:
+		err = schemas.Errorf(schemas.CodeUnavailable, "add not published: %w", err)
 	}
-	return schemas.Errorf(schemas.CodeUnavailable, "add not published: %w", err)
+	r.resolve(err)
+	return err
 }

@@ -73,7 +73,7 @@ func (w *window) pending() (inFlight int, last *Result) {
 }
 
 // publish publishes an add whose outcome goes to r. It blocks for at most stallWait. After an
-// error r has no outcome.
+// error the caller must resolve r, which may be the last publish of pending.
 func (w *window) publish(data []byte, r *Result) error {
 	var stall *time.Timer
 	w.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -15,9 +16,9 @@ import (
 )
 
 // silent returns a publisher whose adds reach a subscription that answers nothing.
-func silent(t *testing.T) (*Publisher, *nats.Subscription) {
+func silent(t *testing.T, options ...natstest.Option) (*Publisher, *nats.Subscription) {
 	t.Helper()
-	nc := natstest.Run(t).Connect()
+	nc := natstest.Run(t, options...).Connect()
 	sub, err := nc.SubscribeSync(schemas.SubjectAdd)
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +135,42 @@ func TestWindowDeadline(t *testing.T) {
 	}
 	if n := len(p.window.slots); n != 1 {
 		t.Errorf("%d slots", n)
+	}
+}
+
+// TestMeasurementAfterFailedAdd: a measurement that starts after an add whose publish failed does not wait
+// for an answer to that add.
+func TestMeasurementAfterFailedAdd(t *testing.T) {
+	t.Parallel()
+	// Add number 192 starts a measurement, and the add before it fails.
+	const adds = 3*checkEvery - 2
+	p, sub := silent(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	for i := range adds {
+		if _, err := p.Add(message(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.Add(make([]byte, 100<<10)); !errors.Is(err, schemas.ErrTooLarge) {
+		t.Fatalf("an add over max_payload: %v", err)
+	}
+	r, err := p.Add(message(adds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.adaptive.adds != 3*checkEvery {
+		t.Fatalf("add %d starts no measurement", p.adaptive.adds)
+	}
+	for range adds + 1 {
+		m, err := sub.NextMsg(20 * time.Second)
+		if err != nil {
+			t.Fatalf("the last add is not published: %v", err)
+		}
+		if err := m.Respond([]byte(`{"stream":"TIMERS_ADD","seq":1}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
