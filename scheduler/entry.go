@@ -64,6 +64,8 @@ type extra struct {
 	// refusal is the reason why JetStream will never store the entry's event or its claim;
 	// empty otherwise.
 	refusal string
+	// lettered is true if a dead letter of this run and attempt is stored.
+	lettered bool
 	// newer is a later revision that arrived while a write of this entry was in flight.
 	newer *store.Timer
 	// firedMsBefore is the time of firing that the claim in flight replaces: that of the claim

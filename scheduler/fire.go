@@ -179,6 +179,7 @@ func (e *entry) inherit(before *entry) {
 	if before.failing() {
 		x := e.more()
 		x.failedMs, x.left = before.extra.failedMs, x.left || before.left()
+		x.lettered = true
 	}
 	if !before.unclear() {
 		return
@@ -326,11 +327,13 @@ func (k *Core) onReread(ev EvReread) {
 		// claim of this term, which was counted then and published long ago: the tail brought
 		// the revision before it, and this entry claimed that one.
 		e.wasPending = e.wasPending && (e.claimed(r) || k.isLateClaim(e, r))
+		e.unrefuse(r)
 		e.rec = *r
 		e.replaced(ev.Timer.Rev)
 		k.claimed(e)
 		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
+		e.unrefuse(r)
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
 		k.dedup.queue = append(k.dedup.queue, e)
 	default:
@@ -347,11 +350,17 @@ func isGone(err error) bool {
 	return errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) || errors.Is(err, schemas.ErrDamaged)
 }
 
-// publish sends the claimed event, or the dead letter of an event that JetStream rejects.
+// publish sends the claimed event. For an event that JetStream rejects it sends the dead letter or, if that is stored,
+// the final record.
 // A repeated attempt goes to timers.retry, because timers.fired gets each run once; so does an
 // event that waited for its slot.
 func (k *Core) publish(e *entry) {
-	if e.refused() != "" {
+	switch {
+	case e.refused() == "":
+	case e.extra.lettered:
+		k.fail(e)
+		return
+	default:
 		k.deadLetter(e)
 		return
 	}

@@ -18,6 +18,9 @@ import (
 // the next owner finds the record unchanged: JetStream rejects its publish too, and its dead
 // letter has the same message id. If the stream's dedup window may have passed, the owner
 // searches for the dead letter before it publishes it again.
+//
+// A rejected claim may come after a claim without an answer, which is stored once its dead letter is. The event of
+// the stored claim is then published. If JetStream rejects it too, there is no second dead letter.
 
 // unclaim restores the record to its state before the claim.
 func (k *Core) unclaim(e *entry) {
@@ -105,7 +108,17 @@ func (k *Core) onDeadLettered(ev EvDeadLettered) {
 	}
 }
 
-// fail writes the final record. Until then the entry holds back the low watermark, so that
+// unrefuse forgets that the entry's claim was rejected, because another claim, r, is stored: an earlier one of the entry,
+// or that of another owner, which may have published the event. If JetStream rejects the event of that claim too,
+// the dead letter that is stored serves both.
+func (e *entry) unrefuse(r *schemas.Record) {
+	if e.extra != nil {
+		e.extra.refusal = ""
+		e.extra.lettered = e.extra.lettered && r.Run == max(e.rec.Run, 1) && r.Attempt == e.rec.Attempt
+	}
+}
+
+// fail writes the final record, after the dead letter is stored. Until then the entry holds back the low watermark, so that
 // the next owner finds the unfinished timer.
 //
 // A run of a schedule without a callback has no record: the schedule goes on.
@@ -123,7 +136,9 @@ func (k *Core) fail(e *entry) {
 	}
 	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
 	rec.Body, rec.Deferral = schemas.Body{}, nil
-	if x := e.more(); x.failedMs == 0 || rec.DoneMs < x.failedMs { // the clock may have gone back
+	x := e.more()
+	x.lettered = true
+	if x.failedMs == 0 || rec.DoneMs < x.failedMs { // the clock may have gone back
 		x.failedMs = rec.DoneMs
 	}
 	e.wasPending = e.rec.State.Waits() && !e.left()

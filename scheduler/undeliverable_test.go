@@ -192,8 +192,7 @@ func TestRefusedClaimTwice(t *testing.T) {
 	k, tm, now, first := failUnanswered(t)
 	now++
 	one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
-	one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
-	if second := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID})); second.Record.DoneMs == first.Record.DoneMs {
+	if second := one[ActFail](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge})); second.Record.DoneMs == first.Record.DoneMs {
 		t.Fatalf("both records end at %d", first.Record.DoneMs)
 	}
 	k.Step(now, EvTail{Timer: first})
