@@ -46,8 +46,8 @@
 // "Not now" — 429 or 503 with Retry-After, or a NATS reply with Retry-After — is a request
 // of the callee to be called later, not a failure. The delay is the requested delay (at
 // least the first backoff, not doubled), and the attempt does not count: MaxAttempt grows by
-// one, at most Options.MaxNotNow times per run, and as often after a replay. After that such answers count like any other
-// failure. Such an answer also holds the other events of the flow key until then: see
+// one, at most Options.MaxNotNow times per run, and as often after a replay; requests that no worker took are not among
+// them. After that such answers count like any other failure. Such an answer also holds the other events of the flow key until then: see
 // flowholds.go.
 //
 // # Workers

@@ -82,7 +82,7 @@ type Policy struct {
 	// retry waits in the wheel.
 	ShortDelay time.Duration
 	// MaxNotNow is the number of "not now" answers of a run, or since its last replay, that are not counted
-	// as attempts; 0 or less for none.
+	// as attempts; 0 or less for none. A request that no worker took is no such answer.
 	MaxNotNow int
 }
 
@@ -131,6 +131,8 @@ const (
 func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec, nowMs int64, random float64) Plan {
 	rec.Queued = false
 	rec.Called()
+	pauses := rec.UnattemptedInRow
+	rec.UnattemptedInRow = 0
 	rec.AddAttempt(cmp.Or(out.AtMs, nowMs), out.Took, schemas.Outcome{Code: out.Code, Error: out.Err, Response: out.Response})
 	if out.Success {
 		return final(rec, StepSuccess, schemas.StateSuccess, nowMs)
@@ -138,15 +140,16 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	if rec.MaxAttempt == 0 {
 		rec.MaxAttempt = max(spec.MaxAttempts, 1)
 	}
-	uncounted, free := rec.GivenBack(&spec.RetryPolicy), rec.GivenBackSinceReplay(&spec.RetryPolicy)
+	uncounted := rec.GivenBack(&spec.RetryPolicy)
 	n, to := rec.Attempt-min(uncounted, rec.Attempt-1), spec.BackoffTo
 	switch {
 	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
 		// The pause doubles as after failures, so that a service without workers costs little.
 		// The cap bounds the delay until a worker that starts late gets the timers.
-		n, to = free+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
+		rec.Unattempted, rec.UnattemptedInRow = rec.Unattempted+1, pauses+1
+		n, to = pauses+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
 		rec.MaxAttempt++
-	case out.NotNow && p.MaxNotNow > 0 && int64(free) < int64(p.MaxNotNow):
+	case out.NotNow && !out.Unattempted && int64(rec.NotNow(&spec.RetryPolicy)) < int64(p.MaxNotNow):
 		n = 1
 		rec.MaxAttempt++
 	}

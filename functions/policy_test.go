@@ -104,11 +104,46 @@ func TestUnattempted(t *testing.T) {
 		rec = got.Record
 	}
 	rec, nowMs = deliveredRecord(), maxWorkerWait.Milliseconds()+500
-	for range 3 + 5 { // its attempts, and the "not now" that every callee has
-		rec = p.Next(rec, none, spec, nowMs, 0).Record
+	for i := range 3 { // its attempts
+		if rec = p.Next(rec, none, spec, nowMs, 0).Record; rec.State.Final() != (i == 2) {
+			t.Errorf("request %d after %v without a worker: %v", i+1, maxWorkerWait, rec.State)
+		}
 	}
-	if rec.State != schemas.StateFail {
-		t.Errorf("after %v without a worker: %v", maxWorkerWait, rec.State)
+}
+
+// TestUnattemptedAndNotNow: a run that has waited for a worker for long has all its "not now" answers, also after it was
+// stored. When the workers are gone again for a moment, the pauses begin at the first backoff.
+func TestUnattemptedAndNotNow(t *testing.T) {
+	t.Parallel()
+	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
+	none := callback.Outcome{Retryable: true, NotNow: true, Unattempted: true, Reason: callback.ReasonNoResponders}
+	notNow := callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second, Reason: callback.ReasonRetryLater}
+	rec, nowMs := deliveredRecord(), int64(500)
+	next := func(out callback.Outcome) Plan {
+		t.Helper()
+		got := p.Next(rec, out, testSpec, nowMs, 0)
+		stored, err := schemas.DecodeRecord(got.Record.Append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, nowMs = stored, nowMs+got.Delay.Milliseconds()
+		return got
+	}
+	for range 20 {
+		next(none)
+	}
+	for i := range 5 {
+		if got := next(notNow); got.Step == StepDead || rec.MaxAttempt-rec.Attempt != 3 {
+			t.Fatalf("\"not now\" number %d: step %d, attempt %d of %d", i+1, got.Step, rec.Attempt, rec.MaxAttempt)
+		}
+		for _, want := range []time.Duration{time.Second, 2 * time.Second} {
+			if got := next(none); got.Delay != want {
+				t.Errorf("without a worker after \"not now\" number %d: a pause of %s, want %s", i+1, got.Delay, want)
+			}
+		}
+	}
+	if next(notNow); rec.MaxAttempt-rec.Attempt != 2 {
+		t.Errorf("\"not now\" number 6 counts as no attempt: %d of %d", rec.Attempt, rec.MaxAttempt)
 	}
 }
 

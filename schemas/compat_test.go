@@ -279,6 +279,32 @@ func TestHistoryIsBounded(t *testing.T) {
 // goldenFormat2 is the encoding of full in format 2.
 const goldenFormat2 = "0203010102030480c0e285e36882c0e285e36884c0e285e36886c0e285e36888c0e285e3688ac0e285e3680607000000000000000000000000000000037376630167066e6174733a78022f7301310174e807016501727a02280280c0e285e36808616e6e406465736b064f5244455253066f72646572730392c0e285e3680000000411038094ebdc0380b09dc2df0180e497d01206200186c0e285e3680f01ee070462757379056c6174657202d6cfe285e368ac0200e807126f662061206c617465722076657273696f6e80808080040002010563652d6964013164617461c7f409d5"
 
+// TestUnattemptedIsKept: format 2 stores the requests that no worker took, and an event without them is marked as one
+// whose record has more. A malformed value stays an unknown extension. A replay begins them at 0.
+func TestUnattemptedIsKept(t *testing.T) {
+	t.Parallel()
+	r := full()
+	r.Attempts, r.History, r.Ext, r.DueMs = nil, nil, nil, r.ScheduledMs
+	for _, n := range [][2]uint32{{1, 1}, {300, 0}, {300, 299}, {math.MaxUint32, math.MaxUint32}} {
+		r.Unattempted, r.UnattemptedInRow = n[0], n[1]
+		got, err := schemas.DecodeRecord(r.Append(nil))
+		if err != nil || !reflect.DeepEqual(got, r) || !r.Extended() {
+			t.Errorf("%v: got\n%+v, want\n%+v", err, got, r)
+		}
+	}
+	again := r
+	if again.Replay(schemas.Body{}, 3, true, 1, schemas.Caller{}); again.Unattempted != 0 || again.UnattemptedInRow != 0 {
+		t.Errorf("after a replay: %d, and %d in a row", again.Unattempted, again.UnattemptedInRow)
+	}
+	for _, value := range [][]byte{{}, {0, 0}, {1}, {1, 2}, {1, 1, 1}, {0xff}} {
+		r.Unattempted, r.UnattemptedInRow, r.Ext = 0, 0, []schemas.Extension{{Type: 16, Value: append([]byte(nil), value...)}}
+		got, err := schemas.DecodeRecord(r.Append(nil))
+		if err != nil || got.Unattempted != 0 || len(got.Ext) != 1 {
+			t.Errorf("value %v: got %d and %+v (%v), want an unknown extension", value, got.Unattempted, got.Ext, err)
+		}
+	}
+}
+
 // TestReplayedIsKept: format 2 stores the attempts before the last replay, and an event without them is marked as one
 // whose record has more. A malformed value stays an unknown extension.
 func TestReplayedIsKept(t *testing.T) {

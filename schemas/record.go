@@ -107,6 +107,9 @@ type RunState struct {
 	// Replayed is the value of Attempt at the last replay; 0 if the run was not replayed. Format 1 does
 	// not store it.
 	Replayed uint32
+	// Unattempted counts the requests since the last replay that no worker took, so that no attempt was made.
+	// UnattemptedInRow counts those since the last attempt. Format 1 does not store them.
+	Unattempted, UnattemptedInRow uint32
 	// DueMs is the time at which the wheel acts on the record next.
 	DueMs int64
 	// ScheduledMs is the due time that the user asked for, the attribute timerscheduled.

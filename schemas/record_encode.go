@@ -66,6 +66,7 @@ const (
 	extFirst    = 10
 	extLatest   = 12
 	extReplayed = 14
+	extUntaken  = 16
 	extSchedule = 7
 	extOrigin   = 9
 	extDeferral = 11
@@ -79,7 +80,7 @@ const maxField = 64 << 20
 func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
-// RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs, LatestDueMs, Replayed and Ext; a record with a
+// RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs, LatestDueMs, Replayed, Unattempted and Ext; a record with a
 // Schedule, an Origin, a Deferral or a Key is written in format 2 instead, because it would become
 // another timer without them. The encoding is binary rather than JSON because each timer's record is
 // encoded three times and decoded four.
@@ -137,11 +138,11 @@ func (o *Outcome) append(dst []byte) []byte {
 }
 
 // Extended reports whether a message on timers.fired lacks a part of the record: attempts,
-// history, an earlier firing, an earlier due time, a replay, extensions, a deferral, an ordering key, or a due time that is not the nominal time, such
-// as that of a run with jitter. The origin of a run is in the message's claim. HeaderRetry or the
+// history, an earlier firing, an earlier due time, a replay, requests that no worker took, extensions, a deferral, an ordering key,
+// or a due time that is not the nominal time, such as that of a run with jitter. The origin of a run is in the message's claim. HeaderRetry or the
 // event has the retry policy, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
-	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || r.LatestDueMs != 0 || r.Replayed != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.Key != "" || r.DueMs != r.ScheduledMs
+	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || r.LatestDueMs != 0 || r.Replayed != 0 || r.Unattempted != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.Key != "" || r.DueMs != r.ScheduledMs
 }
 
 // appendExtensions appends the block of extensions with its length.
@@ -177,6 +178,10 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 	}
 	if r.Replayed != 0 {
 		block = appendExtension(block, Extension{extReplayed, binary.AppendUvarint(valueRoom[:0], uint64(r.Replayed))})
+	}
+	if r.Unattempted != 0 {
+		value := binary.AppendUvarint(valueRoom[:0], uint64(r.Unattempted))
+		block = appendExtension(block, Extension{extUntaken, binary.AppendUvarint(value, uint64(r.UnattemptedInRow))})
 	}
 	if r.Schedule != nil {
 		block = appendExtension(block, Extension{extSchedule, r.Schedule.append(nil)})
@@ -383,6 +388,11 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 		r.Replayed = d.uint32()
 		if ok = r.Replayed != 0 && !d.bad && len(d.b) == 0; !ok {
 			r.Replayed = 0
+		}
+	case kind == extUntaken && r.Unattempted == 0:
+		d := decoder{b: value}
+		if n, row := d.uint32(), d.uint32(); n != 0 && row <= n && !d.bad && len(d.b) == 0 {
+			r.Unattempted, r.UnattemptedInRow, ok = n, row, true
 		}
 	case kind == extSchedule && r.Schedule == nil:
 		r.Schedule = readSchedule(value)

@@ -158,8 +158,8 @@ func (r *Record) retryUntilMs() int64 {
 }
 
 // GivenBack returns the number of attempts of a run that do not count towards
-// timermaxattempts: the attempts that the callback answered with "not now", and the attempts
-// that a replay granted. The record has no counter for them; the number is MaxAttempt minus the
+// timermaxattempts: the attempts that the callback answered with "not now", the requests that
+// no worker took, and the attempts that a replay granted. The record has no counter for them; the number is MaxAttempt minus the
 // policy's MaxAttempts.
 func (r *Record) GivenBack(policy *RetryPolicy) uint32 {
 	if r.MaxAttempt <= policy.MaxAttempts {
@@ -168,10 +168,12 @@ func (r *Record) GivenBack(policy *RetryPolicy) uint32 {
 	return r.MaxAttempt - policy.MaxAttempts
 }
 
-// GivenBackSinceReplay is GivenBack without the attempts up to the last replay, so each replay begins it at 0.
-func (r *Record) GivenBackSinceReplay(policy *RetryPolicy) uint32 {
+// NotNow returns the number of answers "not now" since the last replay: GivenBack without the attempts up to that replay
+// and without the requests that no worker took.
+func (r *Record) NotNow(policy *RetryPolicy) uint32 {
 	back := r.GivenBack(policy)
-	return back - min(r.Replayed, back)
+	back -= min(r.Replayed, back)
+	return back - min(r.Unattempted, back)
 }
 
 // retryPolicy parses the policy in the event's attributes; nil for an event that cannot be

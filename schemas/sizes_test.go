@@ -59,7 +59,7 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	}
 	rec := schemas.Record{
 		Definition: schemas.Definition{AddedMs: math.MinInt64, Hash: spec.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body, Retry: &schemas.RetryPolicy{MaxAttempts: math.MaxUint32, BackoffFirst: math.MaxInt64, BackoffTo: math.MaxInt64, Timeout: math.MaxInt64}},
-		RunState:   schemas.RunState{State: schemas.StateRetrying, Queued: true, Run: math.MaxUint32, Attempt: math.MaxUint32, MaxAttempt: math.MaxUint32, Replayed: math.MaxUint32, DueMs: math.MinInt64, ScheduledMs: math.MinInt64, FiredMs: math.MinInt64, FirstFiredMs: math.MinInt64, DoneMs: math.MinInt64, NextMs: math.MinInt64, Epoch: math.MaxUint64, Outcome: schemas.Outcome{Code: math.MinInt32, Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Queued: true, Run: math.MaxUint32, Attempt: math.MaxUint32, MaxAttempt: math.MaxUint32, Replayed: math.MaxUint32, Unattempted: math.MaxUint32, UnattemptedInRow: math.MaxUint32, DueMs: math.MinInt64, ScheduledMs: math.MinInt64, FiredMs: math.MinInt64, FirstFiredMs: math.MinInt64, DoneMs: math.MinInt64, NextMs: math.MinInt64, Epoch: math.MaxUint64, Outcome: schemas.Outcome{Code: math.MinInt32, Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}},
 		Moves:      math.MaxUint32, LatestDueMs: math.MinInt64,
 	}
 	for range schemas.MaxHistory {

@@ -105,6 +105,7 @@ func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64,
 		r.FiredMs = nowMs
 	}
 	r.MaxAttempt, r.Replayed = r.Attempt+attempts, r.Attempt
+	r.Unattempted, r.UnattemptedInRow = 0, 0
 	r.Note(Operation{OperationReplay, nowMs, by})
 }
 
