@@ -72,8 +72,8 @@
 //     owner searches timers.fired for the events of claims of earlier epochs, and publishes
 //     a missing event with the same message id.
 //   - A claim without an answer may be stored later, even after a reread has found the revision before it and
-//     the core has claimed that revision again (extra.unclearMs). Only one of the two claims can be stored, and its
-//     event is published.
+//     the core has claimed that revision again (extra.unclearMs). So may a claim that was refused because of its revision,
+//     if a server refused it that led the stream before. Only one of the two claims can be stored, and its event is published.
 //   - A service with many due timers does not delay another: due entries wait in a queue per
 //     service, and the queues are served round robin.
 //   - Every queue is bounded: entries by MaxLoaded (the read-ahead stops, then the tail),

@@ -73,8 +73,9 @@ type extra struct {
 	firedMsBefore int64
 	// failedMs is the earliest DoneMs of the ActFails of this revision; 0 for none.
 	failedMs int64
-	// unclearMs is the earliest time in a claim of this revision that got no answer; 0 for none. Such a claim may
-	// still be stored. The entry may have made another decision since. See isLateClaim.
+	// unclearMs is the earliest time in a claim of this revision that got no answer, or that a server refused because of the
+	// revision; 0 for none. Such a claim may still be stored: the refusal may be that of a server that led the stream before.
+	// The entry may have made another decision since. See isLateClaim.
 	unclearMs int64
 	// left is true if the number of pending timers no longer includes the timer, because another write was
 	// stored: a claim of an earlier owner, an unclear claim, or the final record of a rejected claim.

@@ -130,7 +130,7 @@ func (k *Core) isLateClaim(e *entry, r *schemas.Record) bool {
 	return !r.State.Waits() && e.isUnclear(max(r.Schedule.Last.ClaimedMs, r.Schedule.Alarm.ClaimedMs, r.DoneMs))
 }
 
-// noteUnclear takes note that the entry's claim got no answer.
+// noteUnclear takes note that the entry's claim got no answer, or was refused because of its revision.
 func (e *entry) noteUnclear() {
 	x := e.more()
 	at := x.turnMs
@@ -150,7 +150,7 @@ func (e *entry) replaced(rev uint64) {
 	}
 }
 
-// unclear reports whether a claim of the entry's revision got no answer.
+// unclear reports whether a claim of the entry's revision may be stored although the core has no such answer.
 func (e *entry) unclear() bool { return e.extra != nil && e.extra.unclearMs != 0 }
 
 // isUnclear reports whether a claim of a time may be an unclear one of the entry.
@@ -226,12 +226,10 @@ func (k *Core) onClaimed(ev EvClaimed) {
 		e.replaced(ev.Rev)
 		k.claimed(e)
 		k.publish(e)
-	case errors.Is(ev.Err, schemas.ErrUnavailable):
-		// The claim may be stored now or later, or lost.
+	case errors.Is(ev.Err, schemas.ErrUnavailable), isRevision(ev.Err):
+		// The claim may be stored now or later, or lost. A wrong revision may be the answer of a server that led the stream
+		// before, and the leader may have received the claim too.
 		e.noteUnclear()
-		k.reread(e)
-	case isRevision(ev.Err):
-		// Another write came first.
 		k.reread(e)
 	case store.Permanent(ev.Err):
 		k.refuseClaim(e, ev.Err)

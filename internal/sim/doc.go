@@ -20,7 +20,7 @@
 //     pass the same conformance suite.
 //   - The network (net.go): delays, reordering, requests lost before they are carried out,
 //     answers lost afterwards, replicas that lag, streams without a leader, servers that led
-//     a stream and still answer as its leader.
+//     a stream and still answer as its leader, also a write that the leader stores.
 //   - Nodes (node.go): processes that crash, stop or pause, and hosts with clocks that drift
 //     and jump.
 //   - Clients (client.go), which add, cancel and reschedule timers.

@@ -2,9 +2,11 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -359,6 +361,9 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 			return
 		}
 		err := r.CarryOut(upTo, len(r.Steps) > 1 && net.loses())
+		if r.Deposed && upTo != fake.NoLimit && errors.Is(err, store.ErrRevision) {
+			net.storeRefused(r)
+		}
 		if net.loses() && w.oneIn(4) {
 			// Send the request twice, and use the second answer.
 			err = r.CarryOut(upTo, false)
@@ -369,6 +374,19 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 			back = deadline + 1
 		}
 		answer(err, back)
+	})
+}
+
+// maxRefusedStored bounds the time from the refusal of a write by a former leader until the leader stores it.
+const maxRefusedStored = 300 * time.Millisecond
+
+// storeRefused has the leader carry out a write that a former leader has refused: both have received it. The leader's answer
+// comes second, and the client drops it.
+func (n *network) storeRefused(r fake.Request) {
+	n.w.after(n.w.spread(n.w.p.latency, maxRefusedStored), func() {
+		if n.leader[r.Stream] >= 0 && r.CarryOut(fake.NoLimit, false) == nil {
+			n.w.stats.RefusedStored++
+		}
 	})
 }
 

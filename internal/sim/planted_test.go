@@ -130,6 +130,7 @@ var seedMutants = []mutant{
 
 	{"a claim stays in the count of pending timers", "scheduler/fire.go", "\te.wasPending = false\n\tk.pending.left(e.id, e.rev)\n", "\te.wasPending = false\n\tk.pending.note(e.id, countChange{rev: e.rev})\n", 10, ""},
 	{"a claim that is stored after its answer stays in the count", "scheduler/fire.go", "x.unclearMs = before.extra.unclearMs", "x.unclearMs = 0", 300, ""},
+	{"a claim that a former leader refuses and the leader stores stays in the count", "scheduler/fire.go", "\t\te.noteUnclear()\n", "\t\tif !isRevision(ev.Err) || e.rec.Schedule != nil {\n\t\t\te.noteUnclear()\n\t\t}\n", 800, ""},
 	{"the count of an owner that died is taken over", "scheduler/coordinator.go", "c.PendingUnknown || s.damaged || s.clock.Owner != \"\"", "c.PendingUnknown || s.damaged", 60, ""},
 	{"a count misses the changes that come by the tail", "scheduler/recount.go", "\t\tif change.pending {\n\t\t\tn++", "\t\tif change.pending {\n\t\t\tn += 0", 300, ""},
 
@@ -154,6 +155,7 @@ var scheduleMutants = []mutant{
 	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
 	{"the last claim of an earlier owner is not completed", "scheduler/schedulerecovery.go", "if l.Run == 0 || l.Epoch == k.epoch {", "if l.Run == 0 || l.Epoch != 0 {", 100, ""},
 	{"a claim of a run that is stored after its answer is not completed", "scheduler/schedulerecovery.go", "e.unclear() && t.Rev > e.rev && !k.isClaimOf", "e.unclear() && t.Rev < e.rev && !k.isClaimOf", 300, ""},
+	{"a claim that a former leader refuses and the leader stores is not completed", "scheduler/fire.go", "\t\te.noteUnclear()\n", "\t\tif !isRevision(ev.Err) {\n\t\t\te.noteUnclear()\n\t\t}\n", 500, ""},
 	{"a run is published without its record", "scheduler/fire.go", "if r.Origin != nil && e.rev == 0 {", "if r.Origin != nil && e.rev == 0 && r.Run == 0 {", 20, ""},
 	{"a claim does not wait for the index entry of the next due time", "scheduler/schedule.go", "if next := &r.turn.Record; next.Queued {", "if next := &r.turn.Record; next.Queued && next.DueMs == 0 {", 60, ""},
 	{"a claim does not wait for the last run's event", "scheduler/schedule.go", "if run == nil || !run.unpublished() {", "if run == nil || !run.unpublished() || run.rev < 1<<60 {", 300, ""},

@@ -50,7 +50,7 @@ type Report struct {
 type Stats struct {
 	Events, Timers, Fired, Claims, Cancelled, Moved, Called int
 	DeadLetters, Refused,                                   // refused: letters of events that could never be published
-	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Late, Unanswered, Stale, Deposed, Damaged int
+	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Late, Unanswered, Stale, Deposed, RefusedStored, Damaged int
 	// Schedules were added. Runs of them were claimed, RunsFired published. Operations on
 	// schedules were acknowledged. The others count decisions about nominal times.
 	Overdue                                                                                    int // overdue events that were claimed

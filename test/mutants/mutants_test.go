@@ -118,6 +118,7 @@ var planted = []plant{
 	{m("a chunk voids records of a stream that has lost messages", "internal/store/void.go", "return e.Rev >= seq", "return e.Rev < 1"), "./internal/store", "TestRemoveVoid"},
 	{m("a later revision that the tail has brought does not replace the answer of a reread", "scheduler/fire.go", "isGone(ev.Err) || ev.Err == nil && ev.Timer.Rev < n.Rev", "ev.Err == nil && ev.Timer.Rev > n.Rev"), "./scheduler", "TestCoreScripts$/^schedule_late_claim_known$"},
 	{m("a reread that finds no record hides the claim that the tail has brought", "scheduler/fire.go", "(isGone(ev.Err) || ev.Err == nil && ev.Timer.Rev < n.Rev)", "ev.Err == nil && ev.Timer.Rev < n.Rev"), "./scheduler", "TestCoreScripts$/^schedule_late_claim_known$"},
+	{m("a claim that a former leader refuses is taken for not stored", "scheduler/fire.go", "		e.noteUnclear()\n", "		if !isRevision(ev.Err) {\n			e.noteUnclear()\n		}\n"), "./scheduler", "TestCoreScripts$/^late_claim_former_leader$"},
 	{m("an unclear claim of a schedule that is not due soon is forgotten", "scheduler/schedulerecovery.go", "woken || e.unclear()", "woken"), "./scheduler", "TestCoreScripts$/^schedule_late_claim_woken$"},
 	{m("a late last claim stays in the count while the schedule waits for its last run", "scheduler/recount.go", " || e.rec.Schedule != nil\n", "\n"), "./scheduler", "TestCoreScripts"},
 	{m("a schedule that an earlier owner completed late stays in the count", "scheduler/recount.go", "return r.Epoch != k.epoch && r.Epoch != 0 && r.FiredMs == 0", "return false"), "./scheduler", "TestCoreScripts"},

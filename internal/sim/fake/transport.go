@@ -16,7 +16,7 @@ type Request struct {
 	Stream string
 	Direct bool
 	// Deposed says that a server may answer that led the stream before, and has not learned of the next leader
-	// yet. It answers reads as of its last sequence, and refuses writes.
+	// yet. It answers reads as of its last sequence, and refuses writes. The leader may store a write that it has refused.
 	Deposed bool
 	// Steps are carried out in order. upTo is the last sequence of the server that answers, a replica or a former
 	// leader, and NoLimit for the leader. A transport may lose the steps before the last.
