@@ -66,7 +66,7 @@ type EvDedupChecked struct {
 
 // EvSwept is a record that the sweeper found behind the low watermark. It is a missed timer
 // or a claim whose record was never finished (Redispatch false), or its event has left
-// TIMERS_FIRED before the callback concluded (Redispatch true).
+// TIMERS_FIRED or is acknowledged, and its callback has no result (Redispatch true).
 type EvSwept struct {
 	Timer      store.Timer
 	Redispatch bool

@@ -88,7 +88,7 @@ func newMetrics() *metrics {
 		}),
 		duplicates:   counter("fired_duplicates_total", "Publishes that the stream discarded as duplicates."),
 		missed:       counter("missed_timers_total", "Timers that the sweeper found behind the low watermark unfired, and fired."),
-		redispatched: counter("redispatched_total", "Events fired again because they left TIMERS_FIRED before their callback concluded."),
+		redispatched: counter("redispatched_total", "Events fired again because they left TIMERS_FIRED, or were acknowledged, before their callback concluded."),
 		swept:        counter("swept_records_total", "Records that the sweeper has audited."),
 		owner:        gauge("shard_owned", "1 if this node owns the shard."),
 		pending:      gauge("pending_timers", "Timers in state pending or paused in a shard that this node owns; absent while the number is unknown."),

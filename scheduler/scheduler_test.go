@@ -346,8 +346,8 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 		return metrictest.Sum(t, n.reg, "belfry_redispatched_total") > 0
 	}, func() string {
 		now, err := n.store.Get(t.Context(), lost.ID)
-		oldest, err2 := n.store.FiredFirstTime(t.Context(), lost.Record.Service)
-		return fmt.Sprintf("claimed at %d, now %+v (%v); the oldest event is of %d (%v)", claimed.Record.FiredMs, now.Record, err, oldest.UnixMilli(), err2)
+		b, err2 := n.store.FiredBacklog(t.Context(), lost.Record.Service)
+		return fmt.Sprintf("claimed at %d, now %+v (%v); the oldest event is of %d (%v)", claimed.Record.FiredMs, now.Record, err, b.Oldest.UnixMilli(), err2)
 	})
 	again := fired(t, n.nc, 2)
 	if len(again[lost.ID.MsgID(1)]) != 1 || len(again[kept.ID.MsgID(1)]) != 1 {

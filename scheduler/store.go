@@ -46,7 +46,8 @@ type EventStore interface {
 // FiredStore looks up fired events, and wakes the service of an event that waits.
 type FiredStore interface {
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
+	FiredBacklog(ctx context.Context, svc string) (store.FiredBacklog, error)
+	FindInBacklog(ctx context.Context, svc string, b store.FiredBacklog, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	WakeService(ctx context.Context, f store.Feed) error
 }
 
@@ -72,6 +73,7 @@ type MemberStore interface {
 type SweepStore interface {
 	IndexStore
 	FiredStore
+	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 }
 
 // TermStore is the part of the store that a Term uses.

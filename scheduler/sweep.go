@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -19,7 +21,7 @@ const (
 // Every record there should be final, or wait for its callback. The sweeper reports each
 // missed timer through Found, so that it is fired and counted; as long as the low watermark
 // is correct, there is none. It audits a record whose callback has no result again every
-// Delay, and reports it when its event has left TIMERS_FIRED.
+// Delay, and reports it when its event has left TIMERS_FIRED or is acknowledged.
 //
 // It has no goroutine and no clock.
 type Sweeper struct {
@@ -152,55 +154,128 @@ func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, 
 	return clean, s.auditOpen(ctx, open, watermarkMs)
 }
 
+// openRecords are records of one service whose callback has no result.
+type openRecords struct {
+	service string
+	backlog store.FiredBacklog
+	// doubtful are the records whose event may be gone, or acknowledged.
+	doubtful []store.Timer
+}
+
 // auditOpen checks records whose callback has no result.
 func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, watermarkMs int64) error {
-	oldest := map[string]time.Time{} // time of the oldest event in the stream, by service
+	var services []*openRecords // in the order of the records, so that a simulation can be repeated
+	byName := map[string]*openRecords{}
 	next := s.Geometry.Tick(watermarkMs) + 1
 	for _, t := range open {
 		rec := &t.Record
-		first, asked := oldest[rec.Service]
-		if !asked {
-			var err error
-			if first, err = s.Store.FiredFirstTime(ctx, rec.Service); err != nil {
-				return err
-			}
-			oldest[rec.Service] = first
+		o := byName[rec.Service]
+		if o == nil {
 			// Functions may have deactivated the service's feed while its event was stored,
 			// and the processes that would have noticed may have died.
 			if err := s.Store.WakeService(ctx, store.Feed{Service: rec.Service}); err != nil {
 				return err
 			}
+			b, err := s.Store.FiredBacklog(ctx, rec.Service)
+			if err != nil {
+				return err
+			}
+			o = &openRecords{service: rec.Service, backlog: b}
+			byName[rec.Service], services = o, append(services, o)
 		}
 		// The new index entry makes the sweeper audit the record again, Delay from now.
 		if err := s.Store.PutIndex(ctx, t.ID, next); err != nil {
 			return err
 		}
+		oldest := o.backlog.Oldest
+		switch {
+		// An event that was claimed less than Delay ago may not be stored yet. JetStream might drop a repetition
+		// of it as a duplicate.
+		case watermarkMs-rec.FiredMs < s.Delay.Milliseconds():
 		// The event was stored at its claim or later, and a service's oldest events leave the
-		// stream first. So an event that was claimed after the oldest event was stored is
-		// still there.
-		if !first.IsZero() && rec.FiredMs > first.UnixMilli() {
-			continue
+		// stream first. So an event that was claimed after the oldest event without an
+		// acknowledgement was stored is still there. If it is acknowledged itself, a later audit,
+		// when the older event is acknowledged too, finds it.
+		case !oldest.IsZero() && rec.FiredMs > oldest.UnixMilli():
+		default:
+			o.doubtful = append(o.doubtful, t)
 		}
-		run := rec.RunID(t.ID)
-		ids := map[string]struct{}{run.String(): {}}
-		// Since the claim the attempts may have grown, the deferrals cannot: only an event that
-		// goes back into the wheel counts there, and the next claim publishes it.
-		deferrals := rec.Deferrals()
-		for a := uint32(1); a <= rec.Attempt+1; a++ {
-			if a > 1 || deferrals > 0 {
-				ids[run.RetryMsgIDAfter(a, deferrals)] = struct{}{}
-			}
-		}
-		subjects := []string{schemas.SubjectFired(rec.Service), schemas.SubjectRetry(rec.Service)}
-		found, err := s.Store.FiredSince(ctx, subjects, time.UnixMilli(rec.FiredMs-dedupSlackMs), ids)
-		if err != nil {
+	}
+	for _, o := range services {
+		if err := s.auditEvents(ctx, o); err != nil {
 			return err
 		}
-		if len(found) == 0 {
+	}
+	return nil
+}
+
+// auditEvents looks for the events of doubtful records, and reports each record whose event has
+// left the stream, or is acknowledged: nobody would call it back. Functions write the result before
+// they acknowledge the event. So such a record shows that the stream of the shard lacks a write that
+// another stream has seen the effect of, as after the restore of a backup.
+func (s *Sweeper) auditEvents(ctx context.Context, o *openRecords) error {
+	left, err := s.notInRetry(ctx, o)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	ids, sinceMs := map[string]struct{}{}, left[0].Record.FiredMs
+	for _, t := range left {
+		ids[t.Record.RunID(t.ID).String()] = struct{}{}
+		sinceMs = min(sinceMs, t.Record.FiredMs)
+	}
+	found, err := s.Store.FindInBacklog(ctx, o.service, o.backlog, time.UnixMilli(sinceMs-dedupSlackMs), ids)
+	if err != nil {
+		return err
+	}
+	for _, t := range left {
+		if _, there := found[t.Record.RunID(t.ID).String()]; there {
+			continue
+		}
+		// The result may have been written since the record was read.
+		now, err := s.Store.Get(ctx, t.ID)
+		if errors.Is(err, schemas.ErrUnavailable) {
+			return err
+		}
+		if err == nil && now.Rev == t.Rev {
 			s.Found(EvSwept{Timer: t, Redispatch: true})
 		}
 	}
 	return nil
+}
+
+// notInRetry returns the doubtful records whose event TIMERS_RETRY does not have. An acknowledged event
+// leaves that stream.
+func (s *Sweeper) notInRetry(ctx context.Context, o *openRecords) ([]store.Timer, error) {
+	ids := map[string]struct{}{}
+	for _, t := range o.doubtful {
+		for _, id := range retryIDs(t) {
+			ids[id] = struct{}{}
+		}
+	}
+	if len(ids) == 0 {
+		return o.doubtful, nil
+	}
+	found, err := s.Store.FiredSince(ctx, []string{schemas.SubjectRetry(o.service)}, time.Time{}, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(o.doubtful, func(t store.Timer) bool {
+		return slices.ContainsFunc(retryIDs(t), func(id string) bool { _, there := found[id]; return there })
+	}), nil
+}
+
+// retryIDs returns the message ids that the event of a record may have in TIMERS_RETRY.
+func retryIDs(t store.Timer) []string {
+	var ids []string
+	// Since the claim the attempts may have grown, the deferrals cannot: only an event that
+	// goes back into the wheel counts there, and the next claim publishes it.
+	deferrals := t.Record.Deferrals()
+	for a := uint32(1); a <= t.Record.Attempt+1; a++ {
+		if a > 1 || deferrals > 0 {
+			ids = append(ids, t.Record.RunID(t.ID).RetryMsgIDAfter(a, deferrals))
+		}
+	}
+	return ids
 }
 
 // sweep runs the shard's sweeper until the term ends.
@@ -233,7 +308,7 @@ func (t *Term) found(ev EvSwept) {
 	switch {
 	case ev.Redispatch:
 		t.m.redispatched.Inc()
-		t.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("timer fired again: its event left TIMERS_FIRED before the callback concluded")
+		t.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("timer fired again: its event left TIMERS_FIRED, or was acknowledged, and its callback has no result")
 	case rec.Pending():
 		t.m.missed.Inc()
 		t.log.Error().Stringer("timer", ev.Timer.ID).Time("due", time.UnixMilli(rec.DueMs)).Msg("the sweeper found a timer unfired behind the low watermark")

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +179,72 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	refused("not a complete backup")
 	n.client(t, "restore", dir, "--replicas", "2").oneLine(t, exitUsage, "--replicas")
 	belfryRun(t, "restore", dir, "--data", data, "--nats-url", n.nats).oneLine(t, exitUsage, "give one")
+}
+
+// TestBackupDuringCallback: a callback ends while a backup is made, after the copy of its record and before that of its
+// acknowledged event. After the restore the schedule's run is called back again and ends, and later runs fire.
+func TestBackupDuringCallback(t *testing.T) {
+	t.Parallel()
+	var restored atomic.Bool
+	begun, release, again, later := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	begin, repeat, next := sync.OnceFunc(func() { close(begun) }), sync.OnceFunc(func() { close(again) }), sync.OnceFunc(func() { close(later) })
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		first := r.Header.Get("ce-timerrun") == "1"
+		switch {
+		case first && restored.Load():
+			repeat()
+		case first:
+			begin()
+			<-release
+		case restored.Load():
+			next()
+		}
+	}))
+	t.Cleanup(hook.Close)
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	short := []string{"--retention", "4s", "--sweep-delay", "3s"} // and so a dedup window of 3 s
+	n := serve(t, "", short...)
+	js := connectJS(t, n)
+	publishAdd(t, js, "sweep", fmt.Sprintf(`"timerevery":"1s","timersvc":"orders","timercallback":%q`, hook.URL))
+	waittest.Receive(t, "the call of the first run", begun)
+	stream, err := js.Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	floor := func() uint64 {
+		c, err := stream.Consumer(t.Context(), "belfry_orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.CachedInfo().AckFloor.Stream
+	}
+	nc, err := nats.Connect(n.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	dir := filepath.Join(t.TempDir(), "backup")
+	if _, err := backup.Write(t.Context(), backup.Options{Conn: nc, Progress: func(s backup.Stream) {
+		if s.Name == "KV_timers_1" {
+			free()
+			waittest.Until(t, "the event of the first run is acknowledged", func() bool { return floor() > 0 })
+		}
+	}}, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-n.done
+	restored.Store(true)
+	data := filepath.Join(t.TempDir(), "data")
+	if r := belfryRun(t, "restore", dir, "--data", data); r.code != exitOK {
+		t.Fatalf("belfry restore: got %v, want exit code 0", r)
+	}
+	serve(t, data, short...)
+	waittest.Receive(t, "the call of the first run after the restore", again)
+	waittest.Receive(t, "the call of a later run", later)
 }
 
 func connectJS(t *testing.T, n *node) jetstream.JetStream {

@@ -17,7 +17,8 @@
 //  3. KV_timers_<n>    the records
 //  4. TIMERS_FIRED, TIMERS_RETRY
 //     an event whose record is still pending in its copy: the timer
-//     fires again
+//     fires again. An event that is acknowledged in its copy, and
+//     whose record has no result in its own: the sweeper fires it again
 //  5. KV_services, KV_calendars, KV_flows, TIMERS_DEAD, TIMERS_REJECTED, TIMERS_OVERDUE,
 //     TIMERS_TENANT_FIRED
 //

@@ -137,7 +137,7 @@ func (c *Reads) LastOf(ctx context.Context, stream string, r Range) (uint64, err
 		case isNotFound(err):
 		case err != nil:
 			return 0, err
-		case !m.Time.Before(r.Since):
+		case m.Sequence > r.AfterSeq && !m.Time.Before(r.Since):
 			last = max(last, m.Sequence)
 		}
 	}

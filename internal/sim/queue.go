@@ -17,6 +17,9 @@ type consumer struct {
 	handle  func(n *node, m *msg)
 	// stalled is the time, in Unix nanoseconds, until which no node pulls from it.
 	stalled int64
+	// floor is the sequence up to which all messages are acknowledged or have left the stream, open are the later ones.
+	floor uint64
+	open  []*outstanding
 }
 
 // outstanding is one message that is not acknowledged.
@@ -51,11 +54,29 @@ func (w *world) openQueues() {
 	}
 }
 
+// firedFloor returns the sequence up to which all events of a service in TIMERS_FIRED are acknowledged or have left the stream.
+func (w *world) firedFloor(svc string) uint64 {
+	for _, c := range w.queues {
+		if c.stream != schemas.StreamFired || c.service != svc {
+			continue
+		}
+		for len(c.open) > 0 {
+			if _, there := w.server.Event(c.stream, c.open[0].seq); there && !c.open[0].acked {
+				break
+			}
+			c.floor, c.open = c.open[0].seq, c.open[1:]
+		}
+		return c.floor
+	}
+	return 0
+}
+
 // offer hands a new message to the consumers of its stream.
 func (w *world) offer(stream string, e fake.Event) {
 	for _, c := range w.queues {
 		if c.stream == stream && (c.service == "" || c.service == schemas.ServiceOfSubject(e.Subject)) {
 			o := &outstanding{seq: e.Seq}
+			c.open = append(c.open, o)
 			w.after(w.net.delay(), func() { c.deliver(o) })
 		}
 	}

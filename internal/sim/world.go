@@ -162,6 +162,7 @@ func Run(cfg Config) Report {
 	w.waitingTails, w.damaged = make([][]func(), w.p.geo.Shards), make([]bool, w.p.geo.Shards)
 	w.check = newChecker(w)
 	w.server.Watch(w.check.watcher())
+	w.server.FiredFloor = w.firedFloor
 	w.openQueues()
 	for i := range w.p.nodes {
 		w.nodes = append(w.nodes, newNode(w, i))

@@ -40,10 +40,15 @@ func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.T
 	return found, nil
 }
 
-// findIDs adds the ids that are in a stream to found.
+// findIDs adds the ids that were published to a stream since a time to found.
 func (e *Events) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
 	slices.Sort(filter)
-	return e.jet.Scan(ctx, stream, jet.Range{Filters: filter, Since: since, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
+	return e.find(ctx, stream, jet.Range{Filters: filter, Since: since, HeadersOnly: true}, ids, found)
+}
+
+// find adds the ids that are in a range of a stream to found.
+func (e *Events) find(ctx context.Context, stream string, events jet.Range, ids, found map[string]struct{}) error {
+	return e.jet.Scan(ctx, stream, events, func(m jet.Msg) (bool, error) {
 		id := jet.MsgID(m.Header)
 		if _, asked := ids[id]; asked {
 			found[id] = struct{}{}
@@ -197,14 +202,4 @@ func (e *Events) findQueued(ctx context.Context, stream string, filter []string,
 		}
 	}
 	return nil
-}
-
-// FiredFirstTime returns the time at which the oldest event of a service in TIMERS_FIRED
-// was published, by the leader's clock; zero if there is none. Errors: schemas.ErrUnavailable.
-func (e *Events) FiredFirstTime(ctx context.Context, svc string) (time.Time, error) {
-	msgs, _, err := e.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
-	if err != nil || len(msgs) == 0 {
-		return time.Time{}, err
-	}
-	return msgs[0].Time, nil
 }

@@ -90,3 +90,82 @@ func TestFindFired(t *testing.T) {
 		t.Errorf("by a clock that is an hour ahead: got %d, %v, want %d", got, err, last)
 	}
 }
+
+// TestFiredBacklog: the floor of a backlog is that of the feed's consumer or, while the feed rests, that of its key.
+// A floor beyond the end of the stream is ignored.
+func TestFiredBacklog(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).Connect())
+	feed := store.Feed{Service: "a"}
+	var seqs []uint64
+	for i := range 3 {
+		seq, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("a"), MsgID: strconv.Itoa(i) + ".1", Data: []byte("e")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seqs = append(seqs, seq)
+	}
+	want := func(what string, floor uint64, waits bool) {
+		t.Helper()
+		b, err := s.FiredBacklog(t.Context(), "a")
+		if err != nil || b.Floor != floor || b.Oldest.IsZero() == waits {
+			t.Errorf("%s: backlog %+v, %v; want floor %d, and an oldest event: %v", what, b, err, floor, waits)
+		}
+	}
+	read := func(floor uint64) *store.FeedReader {
+		t.Helper()
+		r, err := s.ReadFeed(t.Context(), feed, store.FeedOptions{Floor: floor, AckWait: time.Hour, MaxAckPending: 10, Most: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		return r
+	}
+	ack := func(d *store.Delivery) {
+		t.Helper()
+		if err := d.AckConfirmed(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rest := func(floor uint64) {
+		t.Helper()
+		if err := s.WakeService(t.Context(), feed); err != nil {
+			t.Fatal(err)
+		}
+		st, err := s.ServiceState(t.Context(), feed)
+		if err == nil {
+			err = s.RestService(t.Context(), feed, st.Rev, floor)
+		}
+		if err == nil {
+			err = s.DropService(t.Context(), feed)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("without consumer and key", 0, true)
+	r := read(0)
+	if err := r.Request(3); err != nil {
+		t.Fatal(err)
+	}
+	var all []*store.Delivery
+	for range seqs {
+		d, err := r.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d)
+	}
+	ack(all[1])
+	want("the oldest event is not acknowledged", 0, true)
+	ack(all[0])
+	want("two events are acknowledged", seqs[1], true)
+	ack(all[2])
+	want("all events are acknowledged", seqs[2], false)
+	rest(seqs[2])
+	want("at rest", seqs[2], false)
+	read(seqs[2])
+	want("a new consumer", seqs[2], false)
+	rest(seqs[2] + 100)
+	want("at rest since an earlier stream", 0, true)
+}

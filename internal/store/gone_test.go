@@ -63,7 +63,7 @@ func TestServerGone(t *testing.T) {
 				"beat":    func() error { _, err := s.Beat(t.Context()); return err },
 				"publish": func() error { _, _, err := s.Publish(t.Context(), store.Msg{Subject: "timers.fired.a"}); return err },
 				"dead":    func() error { _, err := s.DeadList(t.Context(), store.DeadQuery{}); return err },
-				"fired":   func() error { _, err := s.FiredFirstTime(t.Context(), "s"); return err },
+				"fired":   func() error { _, err := s.FiredBacklog(t.Context(), "s"); return err },
 			} {
 				if err := f(); !errors.Is(err, schemas.ErrUnavailable) {
 					t.Errorf("%s while the server is down: %v", name, err)

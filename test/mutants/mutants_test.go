@@ -381,7 +381,7 @@ var planted = []plant{
 	{m("flow: tenants share flow keys", "schemas/flow.go", "return TenantService(TenantOf(service), flow)", "return flow"), "./schemas", "TestFlowKeyOfTenant"},
 	{m("flow: a pause of a group holds that of every tenant", "internal/store/flows.go", "schemas.TenantService(tenant, group))", "group)"), "./internal/store", "TestHold"},
 	{m("flow: targets of a tenant are not asked", "functions/settings.go", "return ServiceConfig{WebhookOrigin: s.Tenants[tenant].WebhookOrigin}", "return ServiceConfig{}"), "./functions", "TestWebhookOfTenant"},
-	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
+	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := t.Record.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
 	// Order within a key.
 	{m("order: a call that runs on another node does not count", "internal/order/order.go", "case head && d.calling() && !d.mine():\n\t\t\treturn Answer{Busy", "case false:\n\t\t\treturn Answer{Busy"), "./internal/order", "TestSimulation"},
@@ -398,6 +398,13 @@ var planted = []plant{
 	{m("a request names more records than the limit of a page", "internal/store/load.go", "for some := range slices.Chunk(ids, limit) {", "for some := range slices.Chunk(ids, 1000) {"), "./internal/store", "TestPages"},
 	{m("a tick after a large one is not read in pages from the start", "internal/store/load.go", "l.sizes[shard].Load() <= int64(limit))", "true)"), "./internal/store", "TestPages"},
 	{m("pages do not follow the size of the last tick", "scheduler/tickpages.go", "max(p.last, p.now)/pagesOfTick", "p.now/pagesOfTick"), "./scheduler", "TestTickPages"},
+	{m("the sweeper thinks that an acknowledged event waits", "internal/store/firedbacklog.go", "if err != nil || !a.Absent {", "if !a.Absent {\n\t\ta.Floor = 0\n\t}\n\tif err != nil || !a.Absent {"), "./scheduler", "TestSweeperFiresAgainWhatIsAcknowledged"},
+	{m("the sweeper ignores the floor of a feed at rest", "internal/store/firedbacklog.go", "err != nil || st.Floor == 0 {", "err != nil || st.Floor > 0 {"), "./internal/store", "TestFiredBacklog"},
+	{m("the sweeper uses the floor of an earlier stream", "internal/store/firedbacklog.go", "err != nil || st.Floor > newest {", "err != nil {"), "./internal/store", "TestFiredBacklog"},
+	{m("the sweeper fires a record again that has a result since", "scheduler/sweep.go", "err == nil && now.Rev == t.Rev {", "err == nil && now.Rev > 0 {"), "./scheduler", "TestSweepOpen"},
+	{m("the sweeper does not look for the event of a retry", "scheduler/sweep.go", "if len(ids) == 0 {\n\t\treturn o.doubtful, nil", "if len(ids) > 0 {\n\t\treturn o.doubtful, nil"), "./scheduler", "TestSweepOpen"},
+	{m("the sweeper fires a record again that was just claimed", "scheduler/sweep.go", "case watermarkMs-rec.FiredMs < s.Delay.Milliseconds():", "case false:"), "./scheduler", "TestSweepOpen"},
+	{m("a scan from a sequence expects the messages before it", "internal/jet/scan.go", "m.Sequence > r.AfterSeq && ", ""), "./internal/store", "TestConformance$/^Fired$"},
 	{m("timers without a record do not count for the size of pages", "scheduler/sweep.go", "s.pages.read(load.Named, ", "s.pages.read(len(load.Timers), "), "./scheduler", "TestSweepWidth"},
 	{m("the sweeper does not remember that ticks are busy", "scheduler/sweep.go", "s.width, last, ticks = 1, first, ticks[:1]", "last, ticks = first, ticks[:1]"), "./scheduler", "TestSweepWidth"},
 	{m("a purge of adds has no filter", "internal/store/adds.go", "return from.filter\n", "return \"\"\n"), "./internal/store", "TestRemoveAddsInAnyOrder"},

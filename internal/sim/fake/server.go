@@ -42,6 +42,10 @@ type Config struct {
 
 // Server is the state of the NATS servers. Not safe for concurrent use.
 type Server struct {
+	// FiredFloor, if not nil, returns the sequence up to which all events of a service in TIMERS_FIRED are
+	// acknowledged.
+	FiredFloor func(svc string) uint64
+
 	cfg     Config
 	now     func() (leaderNs, realNs int64)
 	shards  []*stream

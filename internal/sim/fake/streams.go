@@ -88,55 +88,69 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 		if len(filter) == 0 {
 			continue
 		}
-		st := c.s.streams[name]
-		var newest uint64
-		if name != schemas.StreamRetry {
-			var err error
-			newest, err = c.newest(ctx, name, func(m *message) bool { return slices.Contains(filter, m.subject) && m.at >= since.UnixNano() })
-			if err != nil {
-				return nil, err
-			}
-		}
-		err := c.direct(ctx, name, func(upTo uint64) error {
-			if upTo < newest {
-				return errBehind
-			}
-			// A consumer starts at the first message since that time. TIMERS_RETRY is a work
-			// queue and is read from its beginning.
-			from := 0
-			if name != schemas.StreamRetry {
-				if from = slices.IndexFunc(st.log, func(m *message) bool { return st.alive(m) && m.at >= since.UnixNano() }); from < 0 {
-					return nil
-				}
-			}
-			for _, m := range st.log[from:] {
-				if _, asked := ids[m.msgID]; asked && m.seq <= upTo && st.alive(m) && slices.Contains(filter, m.subject) {
-					found[m.msgID] = struct{}{}
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		// A consumer starts at the first message since that time. TIMERS_RETRY is a work
+		// queue and is read from its beginning.
+		in := func(m *message) bool { return name == schemas.StreamRetry || m.at >= since.UnixNano() }
+		if err := c.find(ctx, name, filter, in, ids, found); err != nil {
 			return nil, err
 		}
 	}
 	return found, nil
 }
 
-// FiredFirstTime returns the time of the oldest event of a service that TIMERS_FIRED still
-// has, or the zero time.
-func (c *Client) FiredFirstTime(ctx context.Context, svc string) (first time.Time, err error) {
+// find adds the ids that a stream has on the subjects of filter, from the first message for which in returns true on, to
+// found.
+func (c *Client) find(ctx context.Context, name string, filter []string, in func(*message) bool, ids, found map[string]struct{}) error {
+	st := c.s.streams[name]
+	var newest uint64
+	if name != schemas.StreamRetry {
+		var err error
+		if newest, err = c.newest(ctx, name, func(m *message) bool { return slices.Contains(filter, m.subject) && in(m) }); err != nil {
+			return err
+		}
+	}
+	return c.direct(ctx, name, func(upTo uint64) error {
+		if upTo < newest {
+			return errBehind
+		}
+		from := slices.IndexFunc(st.log, func(m *message) bool { return st.alive(m) && in(m) })
+		if from < 0 {
+			return nil
+		}
+		for _, m := range st.log[from:] {
+			if _, asked := ids[m.msgID]; asked && m.seq <= upTo && st.alive(m) && slices.Contains(filter, m.subject) {
+				found[m.msgID] = struct{}{}
+			}
+		}
+		return nil
+	})
+}
+
+// FiredBacklog returns the backlog of a service; see store.Events. The floor is Server.FiredFloor.
+func (c *Client) FiredBacklog(ctx context.Context, svc string) (b store.FiredBacklog, err error) {
 	st := c.s.streams[schemas.StreamFired]
 	err = c.leader(ctx, schemas.StreamFired, func() error {
+		b = store.FiredBacklog{}
+		if c.s.FiredFloor != nil {
+			b.Floor = c.s.FiredFloor(svc)
+		}
 		for _, m := range st.log {
-			if st.alive(m) && m.subject == schemas.SubjectFired(svc) {
-				first = time.Unix(0, m.at)
+			if m.seq > b.Floor && st.alive(m) && m.subject == schemas.SubjectFired(svc) {
+				b.Oldest = time.Unix(0, m.at)
 				break
 			}
 		}
 		return nil
 	})
-	return first, err
+	return b, err
+}
+
+// FindInBacklog returns the message ids among ids that are in the backlog of a service. Like a consumer it may read from a
+// replica.
+func (c *Client) FindInBacklog(ctx context.Context, svc string, b store.FiredBacklog, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
+	found := map[string]struct{}{}
+	in := func(m *message) bool { return m.seq > b.Floor && (b.Floor > 0 || m.at >= since.UnixNano()) }
+	return found, c.find(ctx, schemas.StreamFired, []string{schemas.SubjectFired(svc)}, in, ids, found)
 }
 
 // ReadClock reads a shard's clock from the leader.

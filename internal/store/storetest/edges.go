@@ -122,7 +122,7 @@ func firedLeaves(t *testing.T, s Store) {
 		t.Fatalf("found %d events right after the publish; want 1", n)
 	}
 	waittest.Until(t, "the event to leave", func() bool { return find() == 0 })
-	if first := must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders")); !first.IsZero() {
+	if first := must[store.FiredBacklog](t)(s.FiredBacklog(t.Context(), "orders")).Oldest; !first.IsZero() {
 		t.Fatalf("the oldest event is of %s", first)
 	}
 }

@@ -35,7 +35,8 @@ type Store interface {
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
 	MaxMessage() int
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
+	FiredBacklog(ctx context.Context, svc string) (store.FiredBacklog, error)
+	FindInBacklog(ctx context.Context, svc string, b store.FiredBacklog, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
 	ReadDamage(ctx context.Context) ([]store.ShardDamage, error)
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)

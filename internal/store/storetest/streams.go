@@ -158,9 +158,12 @@ func publishTwice(t *testing.T, s Store) {
 }
 
 func fired(t *testing.T, s Store) {
-	first := must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders"))
-	if !first.IsZero() {
-		t.Fatalf("an empty stream's oldest event is of %s", first)
+	backlog := func(svc string) store.FiredBacklog {
+		t.Helper()
+		return must[store.FiredBacklog](t)(s.FiredBacklog(t.Context(), svc))
+	}
+	if b := backlog("orders"); b != (store.FiredBacklog{}) {
+		t.Fatalf("the backlog of an empty stream is %+v", b)
 	}
 	before := time.UnixMilli(NowMs(t, s) - 1)
 	ids := map[string]struct{}{}
@@ -176,11 +179,12 @@ func fired(t *testing.T, s Store) {
 		}
 	}
 	ids["missing"] = struct{}{}
-	if first = must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders")); first.Before(before) {
-		t.Fatalf("oldest event of %s; published after %s", first, before)
+	all := backlog("orders")
+	if all.Oldest.Before(before) || all.Floor != 0 {
+		t.Fatalf("backlog %+v; published after %s, and nobody has acknowledged", all, before)
 	}
-	if other := must[time.Time](t)(s.FiredFirstTime(t.Context(), "nobody")); !other.IsZero() {
-		t.Fatalf("a service without events has an oldest event of %s", other)
+	if other := backlog("nobody"); other != (store.FiredBacklog{}) {
+		t.Fatalf("a service without events has the backlog %+v", other)
 	}
 	subjects := []string{schemas.SubjectFired("orders"), schemas.SubjectRetry("orders")}
 	start := time.Now()
@@ -190,6 +194,21 @@ func fired(t *testing.T, s Store) {
 	}
 	if took := time.Since(start); took > 2*time.Second {
 		t.Fatalf("the search took %s", took)
+	}
+	// The events of one service in one stream: all, those of a time, those after a floor.
+	last := schemas.SubjectFired("orders") + ".40"
+	for _, c := range []struct {
+		backlog store.FiredBacklog
+		since   time.Time
+		want    int
+	}{
+		{all, before, 5}, {all, time.Now().Add(time.Hour), 0}, {store.FiredBacklog{Floor: 1}, time.Now().Add(time.Hour), 4},
+		{store.FiredBacklog{Floor: 1 << 40}, before, 0},
+	} {
+		found := must[map[string]struct{}](t)(s.FindInBacklog(t.Context(), "orders", c.backlog, c.since, ids))
+		if _, there := found[last]; len(found) != c.want || there != (c.want > 0) {
+			t.Fatalf("found %v in %+v since %s, want %d ids", found, c.backlog, c.since, c.want)
+		}
 	}
 	found = must[map[string]struct{}](t)(s.FiredSince(t.Context(), []string{schemas.SubjectFired("nobody")}, before, ids))
 	if len(found) != 0 {
