@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // Newest says how far the stream of a shard has come.
@@ -28,16 +29,14 @@ func (rd *Reader) Newest(ctx context.Context, shard int) (Newest, error) {
 	return Newest{Stream: info.Created.UTC().Format(time.RFC3339Nano), LastSeq: info.State.LastSeq, AtMs: info.TimeStamp.UnixMilli()}, nil
 }
 
-// EachOpen passes the revisions up to through of the records of a shard that are not final to fn, in
-// rising order, with the records that this build cannot read and that have no TTL. It costs a read of the
-// shard, and pauses as CountPending does. Errors: schemas.ErrUnavailable.
-func (rd *Reader) EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error {
-	return rd.scanPaced(ctx, "read open timers", shard, jet.Range{}, func(m jet.Msg) (bool, error) {
-		if m.Sequence > through {
-			return false, nil
-		}
-		if t, ok := rd.dec.decode(&m); ok && !t.Record.State.Final() || t.Unread == UnreadOpen {
-			fn(m.Sequence)
+// EachRecord passes the id and the revision of each record of a shard to fn, in the order of the revisions. open is false
+// for a final record, and for a record that this build cannot read and that has a TTL. It passes each record that exists
+// during the whole call at least once, and leaves out damaged ones. It costs a read of the shard, and pauses as
+// CountPending does. Errors: schemas.ErrUnavailable.
+func (rd *Reader) EachRecord(ctx context.Context, shard int, fn func(id schemas.TimerID, revision uint64, open bool)) error {
+	return rd.scanPaced(ctx, "read the records", shard, jet.Range{}, func(m jet.Msg) (bool, error) {
+		if t, ok := rd.dec.decode(&m); ok || t.Unread != Readable {
+			fn(t.ID, t.Rev, ok && !t.Record.State.Final() || t.Unread == UnreadOpen)
 		}
 		return true, nil
 	})

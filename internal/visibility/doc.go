@@ -31,8 +31,9 @@
 // When timers change faster than they can be written, the Follower stops writing rows and counts
 // outcomes only (Progress.CountsOnly). When the load falls it reads the shards again from the stored
 // offsets. Streams of buckets keep the last state of every key, so this misses only timers that were
-// done and expired in the meantime. A Follower that was away for longer than a record is kept
-// compares its open timers with the buckets, and removes those whose record is gone.
+// done and expired in the meantime. If a Follower was stopped, without a connection, or behind for longer than half the time
+// for which a record is kept, then once it is up to date it compares its open timers with the buckets, and removes those
+// whose record is gone. Progress.AsOf moves after that. If records are kept for less than 20 s, it does so once a minute.
 //
 // The node answers requests before the file is open. Until the first attempt to open it has ended, Search,
 // Get and Counts wait, for openWait at most.

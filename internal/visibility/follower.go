@@ -42,7 +42,7 @@ type Buckets interface {
 	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer)) (*store.Tail, error)
 	Newest(ctx context.Context, shard int) (store.Newest, error)
 	HasNext(ctx context.Context, shard int, after uint64) (bool, error)
-	EachOpen(ctx context.Context, shard int, through uint64, fn func(revision uint64)) error
+	EachRecord(ctx context.Context, shard int, fn func(id schemas.TimerID, revision uint64, open bool)) error
 }
 
 // follower follows the buckets into one open Store. It is for one goroutine, except queue.
@@ -64,6 +64,9 @@ type follower struct {
 	counted time.Time
 
 	wrote, checked, pruned, saved time.Time
+	// compared is the time at which all open entries were last compared with the records, and compareTook how long it took.
+	compared    time.Time
+	compareTook time.Duration
 	// pace decides how much CPU writing may take.
 	pace pacer
 	// yielded is true if the tails waited for room while the follower yielded, or before the queue had its whole bound
@@ -132,31 +135,29 @@ func (f *follower) open(ctx context.Context) error {
 			return errOther
 		}
 		o.Stream = newest.Stream
-		f.offsets[shard], f.asOf[shard] = o, asOf{ms: o.AsOfMs}
+		f.offsets[shard], f.asOf[shard] = o, asOf{ms: o.AsOfMs, sinceMs: newest.AtMs}
+		if o.Revision > 0 {
+			f.asOf[shard].sinceMs = o.AsOfMs
+			f.asOf[shard].gap = newest.AtMs-o.AsOfMs > f.o.kept().Milliseconds()
+		}
 	}
+	f.compared = time.Now()
 	if len(stored) > shards {
 		return errOther
 	}
 	return nil
 }
 
-// begin starts to read after the stored offsets. If these are older than the retention of records, it
-// first compares the open rows with the buckets: their records may have expired in the meantime.
+// begin starts to read after the stored offsets.
 func (f *follower) begin(ctx context.Context) error {
 	after := make([]uint64, len(f.offsets))
 	for shard := range f.offsets {
-		o := &f.offsets[shard]
-		after[shard] = o.Revision
+		after[shard] = f.offsets[shard].Revision
 		newest, err := f.o.Buckets.Newest(ctx, shard)
 		if err != nil {
 			return err
 		}
 		f.target[shard] = newest.LastSeq
-		if o.Revision > 0 && newest.AtMs-o.AsOfMs > f.o.Buckets.Retention().Milliseconds()/2 {
-			if err := f.reconcile(ctx, shard); err != nil {
-				return err
-			}
-		}
 	}
 	f.queue.begin(after)
 	f.report(func(p *Progress) { p.CatchingUp, p.CountsOnly = true, false })
@@ -169,23 +170,6 @@ func (f *follower) begin(ctx context.Context) error {
 		f.tails = append(f.tails, tail)
 	}
 	return nil
-}
-
-// reconcile removes the open entries of a shard whose records are gone.
-func (f *follower) reconcile(ctx context.Context, shard int) error {
-	through := f.offsets[shard].Revision
-	var open []uint64
-	if err := f.o.Buckets.EachOpen(ctx, shard, through, func(revision uint64) { open = append(open, revision) }); err != nil {
-		return err
-	}
-	removed, err := f.store.Reconcile(ctx, shard, through, func(_ schemas.TimerID, revision uint64) bool {
-		_, found := slices.BinarySearch(open, revision)
-		return found
-	})
-	if removed > 0 {
-		f.log.Info().Int("shard", shard).Int("entries", removed).Msg("open entries removed: their records changed or expired while this node did not read them")
-	}
-	return err
 }
 
 // offer is called by the tails.
@@ -260,7 +244,9 @@ func (f *follower) step(ctx context.Context) error {
 	}
 	now := time.Now()
 	if now.Sub(f.checked) >= f.o.checkPace() {
-		f.check(ctx)
+		if err := f.check(ctx); err != nil {
+			return err
+		}
 		f.checked = time.Now()
 	}
 	if now.Sub(f.pruned) >= f.o.prunePace() {
@@ -313,7 +299,7 @@ func (f *follower) follow(ctx context.Context, l load) {
 	}
 }
 
-// catchUp ends the time in which the follower yielded. The changes of that time are read in mode
+// catchUp ends a time in which the follower yielded, or did not write. The changes of that time are read in mode
 // catchingUp: they fill the queue, but that does not mean that timers change faster than they can be
 // written. If the newest revisions are not known, catchUp does nothing and is called again.
 func (f *follower) catchUp(ctx context.Context) {
@@ -408,8 +394,11 @@ func (f *follower) pauseBetween(ctx context.Context, d time.Duration) {
 	}
 }
 
-// check compares the offsets with the streams.
-func (f *follower) check(ctx context.Context) {
+// check compares the offsets with the streams. Errors are those of the store.
+func (f *follower) check(ctx context.Context) error {
+	if err := f.compareIfDue(ctx); err != nil {
+		return err
+	}
 	var behind uint64
 	reached := true
 	oldest := int64(0)
@@ -424,12 +413,18 @@ func (f *follower) check(ctx context.Context) {
 			if ctx.Err() == nil {
 				f.log.Debug().Err(err).Int("shard", shard).Msg("the newest revision of a shard is not known")
 			}
-			return
+			return nil
 		}
 		if more {
 			behind += newest.LastSeq - have
 		}
-		f.asOf[shard].look(have, newest, more)
+		if f.asOf[shard].look(have, newest, more, max(f.o.kept(), leastAway).Milliseconds()) {
+			compared, err := f.compare(ctx, shard)
+			if compared {
+				f.asOf[shard].compared()
+			}
+			return err // the next check looks again
+		}
 		if more && have < f.target[shard] {
 			reached = false
 		}
@@ -451,6 +446,7 @@ func (f *follower) check(ctx context.Context) {
 			p.AsOf = schemas.TimeOf(oldest)
 		}
 	})
+	return nil
 }
 
 // noteBehind ends the consequences of a yield (yielded, pacer.widening) if the follower is current. behind is 0 if it has every

@@ -1,14 +1,12 @@
 package visibility
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -322,24 +320,11 @@ func TestCatchesUpAfterYield(t *testing.T) {
 	}
 }
 
-// failingBuckets are buckets whose newest revision is not known while failing is true.
-type failingBuckets struct {
-	*buckets
-	failing bool
-}
-
-func (b *failingBuckets) Newest(ctx context.Context, shard int) (store.Newest, error) {
-	if b.failing {
-		return store.Newest{}, schemas.ErrUnavailable
-	}
-	return b.buckets.Newest(ctx, shard)
-}
-
 // TestFollow: what a follower with a full queue does depends on the load of the machine, and on whether it
 // has yielded or caught up before.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	b := &failingBuckets{buckets: newBuckets()}
+	b := newBuckets()
 	b.put(0, 5)
 	var f *follower
 	begin := func(changes int, m mode) {

@@ -1,10 +1,13 @@
 package visibility
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,23 +27,56 @@ type buckets struct {
 	changed  chan struct{}
 	revision uint64
 	records  map[schemas.TimerID]store.Timer
+	// nowMs is the time of the server; it stands still. failing is true while Newest fails. reads is the number of reads of
+	// all records.
+	nowMs   int64
+	failing bool
+	reads   int
 }
 
 func newBuckets() *buckets {
-	return &buckets{changed: make(chan struct{}), records: map[schemas.TimerID]store.Timer{}}
+	return &buckets{changed: make(chan struct{}), records: map[schemas.TimerID]store.Timer{}, nowMs: base}
 }
 
 // put stores timers that are done.
 func (b *buckets) put(from, to int) {
+	b.change(func() {
+		for i := from; i < to; i++ {
+			r := recordAt(fmt.Sprint(i), schemas.StateSuccess, base)
+			r.FiredMs, r.DoneMs, r.Run = base, base, 1
+			b.store(r)
+		}
+	})
+}
+
+// recordAt returns a record of an event that was added at base.
+func recordAt(event string, state schemas.State, dueMs int64) schemas.Record {
+	r := schemas.Record{Definition: schemas.Definition{Service: "s", Source: "/q", EventID: event, Type: "t", AddedMs: base}}
+	r.State, r.DueMs = state, dueMs
+	return r
+}
+
+// store stores a record. b.mu is held.
+func (b *buckets) store(r schemas.Record) {
+	b.revision++
+	id := schemas.NewTimerID(r.Source, r.EventID)
+	b.records[id] = store.Timer{ID: id, Rev: b.revision, StoredMs: base, Record: r}
+}
+
+// putRecords stores records.
+func (b *buckets) putRecords(records ...schemas.Record) {
+	b.change(func() {
+		for _, r := range records {
+			b.store(r)
+		}
+	})
+}
+
+// change changes the buckets, and then wakes the tails.
+func (b *buckets) change(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i := from; i < to; i++ {
-		b.revision++
-		id := schemas.NewTimerID("/q", fmt.Sprint(i))
-		r := schemas.Record{Definition: schemas.Definition{Service: "s", Source: "/q", EventID: fmt.Sprint(i), Type: "t", AddedMs: base}}
-		r.State, r.DueMs, r.FiredMs, r.DoneMs, r.Run = schemas.StateSuccess, base, base, base, 1
-		b.records[id] = store.Timer{ID: id, Rev: b.revision, StoredMs: base, Record: r}
-	}
+	f()
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
@@ -56,7 +92,10 @@ func (b *buckets) Retention() time.Duration { return time.Hour }
 func (b *buckets) Newest(context.Context, int) (store.Newest, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return store.Newest{Stream: "x", LastSeq: b.revision, AtMs: base}, nil
+	if b.failing {
+		return store.Newest{}, schemas.ErrUnavailable
+	}
+	return store.Newest{Stream: "x", LastSeq: b.revision, AtMs: b.nowMs}, nil
 }
 
 func (b *buckets) HasNext(_ context.Context, _ int, after uint64) (bool, error) {
@@ -65,7 +104,16 @@ func (b *buckets) HasNext(_ context.Context, _ int, after uint64) (bool, error) 
 	return after < b.revision, nil
 }
 
-func (b *buckets) EachOpen(context.Context, int, uint64, func(uint64)) error { return nil }
+func (b *buckets) EachRecord(_ context.Context, _ int, fn func(schemas.TimerID, uint64, bool)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reads++
+	inOrder := func(t, u store.Timer) int { return cmp.Compare(t.Rev, u.Rev) }
+	for _, t := range slices.SortedFunc(maps.Values(b.records), inOrder) {
+		fn(t.ID, t.Rev, !t.Record.State.Final())
+	}
+	return nil
+}
 
 func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Duration, fn func(store.Timer)) (*store.Tail, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -99,12 +147,17 @@ func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Du
 // the ten timers in its buckets. spare returns the spare cores of the machine; nil: unknown.
 func startFollower(t *testing.T, most int, spare func() (float64, bool)) (*Visibility, *buckets) {
 	t.Helper()
+	return startOptions(t, Options{Spare: spare, most: most})
+}
+
+// startOptions is startFollower with other options.
+func startOptions(t *testing.T, o Options) (*Visibility, *buckets) {
+	t.Helper()
 	b := newBuckets()
 	b.put(0, 10)
-	v, err := New(Options{
-		Buckets: b, Folder: t.TempDir(), NowMs: func() int64 { return base }, Spare: spare, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
-		most: most, check: 20 * time.Millisecond, count: 50 * time.Millisecond,
-	})
+	o.Buckets, o.Folder, o.NowMs, o.Log = b, t.TempDir(), func() int64 { return base }, zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel)
+	o.check, o.count = 20*time.Millisecond, 50*time.Millisecond
+	v, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,17 +53,21 @@ type Options struct {
 	Registerer prometheus.Registerer
 
 	metrics *metrics
-	// most, check, count and prune replace maxQueued, checkPace, minCounting and prunePace in tests.
-	most                int
-	check, count, prune time.Duration
+	// most, check, count, prune and compare replace maxQueued, checkPace, minCounting, prunePace and comparePace in tests.
+	most                         int
+	check, count, prune, compare time.Duration
 }
 
 func (o *Options) checkPace() time.Duration   { return cmp.Or(o.check, checkPace) }
 func (o *Options) minCounting() time.Duration { return cmp.Or(o.count, minCounting) }
 func (o *Options) prunePace() time.Duration   { return cmp.Or(o.prune, prunePace) }
+func (o *Options) comparePace() time.Duration { return cmp.Or(o.compare, comparePace) }
 
 // keepAfter returns the time before which an entry that is done is removed, in Unix milliseconds.
 func (o *Options) keepAfter() int64 { return o.NowMs() - o.History.Milliseconds() }
+
+// kept returns the time for which a record of a timer that is done is certainly in the stream, and not older than History.
+func (o *Options) kept() time.Duration { return min(o.Buckets.Retention(), o.History) / 2 }
 
 // attributes returns the indexed attributes of an event; nil for a record without one.
 func (o *Options) attributes(b *schemas.Body) map[string]string {

@@ -258,8 +258,34 @@ func (n *node) cancel(t *testing.T, id, by string) {
 	}
 }
 
+// reschedule moves a timer of source /shop.
+func (n *node) reschedule(t *testing.T, id, after string) {
+	t.Helper()
+	var err error
+	waittest.Available(t, "the reschedule of "+id, func() bool {
+		_, err = n.Router().Reschedule(t.Context(), schemas.RescheduleRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/shop"}, After: after}, schemas.Caller{})
+		return errors.Is(err, schemas.ErrUnavailable)
+	}, func() string { return fmt.Sprint(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// added returns how many timers count as added in the last hour.
+func (n *node) added(t *testing.T) (added int64) {
+	t.Helper()
+	counts, err := n.Visibility().Counts(t.Context(), visibility.CountsQuery{From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Minute)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range counts.Buckets {
+		added += b.Added
+	}
+	return added
+}
+
 // TestAwayForLong: an open entry whose record has ended and expired while the index was away is
-// removed.
+// removed. A timer that was rescheduled meanwhile counts as added once.
 func TestAwayForLong(t *testing.T) {
 	t.Parallel()
 	testsize.NotShort(t, "three nodes, one after another")
@@ -268,13 +294,16 @@ func TestAwayForLong(t *testing.T) {
 	n := start(t, o)
 	gone := n.add(t, "gone", `"timerafter":"PT1H"`)
 	n.add(t, "stays", `"timerafter":"PT1H"`)
+	n.add(t, "moved", `"timerafter":"PT1H"`)
 	n.find(t, visibility.Query{ID: "gone"}, schemas.StatePending)
+	n.find(t, visibility.Query{ID: "moved"}, schemas.StatePending)
 	n.find(t, visibility.Query{ID: "stays"}, schemas.StatePending)
 	n.current(t)
 	n.stop(t)
 	o.Roles = app.SharedRoles()
 	without := start(t, o)
 	without.cancel(t, "gone", "")
+	without.reschedule(t, "moved", "PT2H")
 	waittest.Until(t, "a record that has expired", func() bool {
 		_, err := without.Store().Get(t.Context(), gone)
 		return errors.Is(err, schemas.ErrNotFound)
@@ -283,8 +312,11 @@ func TestAwayForLong(t *testing.T) {
 	o.Roles = nil
 	again := start(t, o)
 	again.current(t)
-	if got := again.search(t, visibility.Query{}); len(got) != 1 || got[0].Timer.ID != "stays" {
-		t.Errorf("got %+v, want the timer that stays", got)
+	if got := again.search(t, visibility.Query{}); len(got) != 2 || got[0].Timer.ID != "stays" || got[1].Timer.ID != "moved" {
+		t.Errorf("got %+v, want the timer that stays and the rescheduled timer", got)
+	}
+	if added := again.added(t); added != 3 {
+		t.Errorf("%d timers count as added, want 3", added)
 	}
 }
 
