@@ -75,6 +75,30 @@ func TestEndedUnseen(t *testing.T) {
 	}
 }
 
+// TestStoppedUnseen: a follower that was stopped compares its open entries with the records if its as-of time is older than
+// half of history or retention, however short that is.
+func TestStoppedUnseen(t *testing.T) {
+	t.Parallel()
+	v, b := startOptions(t, Options{most: 1000, History: leastAway})
+	b.putRecords(recordAt("gone", schemas.StatePending, base+1), recordAt("stays", schemas.StatePending, base+1))
+	waittest.Until(t, "two open entries", func() bool { return len(openIDs(t, v)) == 2 && v.Progress().AsOf.UnixMilli() == base })
+	v.Stop()
+	b.change(func() {
+		b.unseen("gone")
+		b.nowMs += leastAway.Milliseconds() - 1
+	})
+	again, err := New(v.o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Start()
+	t.Cleanup(again.Stop)
+	waittest.Until(t, "a new as-of time", func() bool { return again.Progress().AsOf.UnixMilli() > base })
+	if got := openIDs(t, again); !slices.Equal(got, []string{"stays"}) {
+		t.Errorf("open entries are %v, want stays", got)
+	}
+}
+
 // TestRebuildReadsOnce: an index without entries is not compared after its first read.
 func TestRebuildReadsOnce(t *testing.T) {
 	t.Parallel()

@@ -358,6 +358,7 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 		f.queue.giveBack(changes)
 		return err
 	}
+	f.queue.uncount(changes, f.target)
 	if save {
 		f.saved = begun
 	}

@@ -50,7 +50,8 @@ type queue struct {
 	arrived int      // changes since the last take
 	skipped uint64
 	// waited is true if a tail has waited for room while limit was below most, in mode following.
-	waited  bool
+	waited bool
+	// overlay has the outcomes that were only counted, and whose rows are not written yet.
 	overlay map[overlayKey]int64
 }
 
@@ -107,15 +108,34 @@ func (q *queue) passBy(shard int, revision uint64) {
 // count counts the outcome of a timer whose row is not written.
 func (q *queue) count(c *Change) {
 	q.skipped++
-	r := &c.Record
-	if !r.State.Final() || r.Schedule != nil || r.DoneMs == 0 {
-		return
-	}
-	tenant, name := schemas.SplitService(r.Service)
-	k := overlayKey{r.DoneMs / minuteMs, service{tenant, name}, r.State}
-	if _, ok := q.overlay[k]; ok || len(q.overlay) < maxOverlay {
+	k, ok := overlayKeyOf(&c.Record)
+	if _, known := q.overlay[k]; ok && (known || len(q.overlay) < maxOverlay) {
 		q.overlay[k]++
 	}
+}
+
+// uncount takes outcomes off those that were only counted, because their rows are written: those of the changes up to the
+// revisions at which counting ended, by shard.
+func (q *queue) uncount(written []*Change, ended []uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mode != catchingUp || len(q.overlay) == 0 {
+		return
+	}
+	for _, c := range written {
+		if k, ok := overlayKeyOf(&c.Record); ok && c.Revision <= ended[c.Shard] && q.overlay[k] > 0 {
+			q.overlay[k]--
+		}
+	}
+}
+
+// overlayKeyOf returns the counter of a record's outcome; ok is false for a record without an outcome that counts.
+func overlayKeyOf(r *schemas.Record) (k overlayKey, ok bool) {
+	if !r.State.Final() || r.Schedule != nil || r.DoneMs == 0 {
+		return overlayKey{}, false
+	}
+	tenant, name := schemas.SplitService(r.Service)
+	return overlayKey{r.DoneMs / minuteMs, service{tenant, name}, r.State}, true
 }
 
 // take takes at most n changes, of each shard those with the lowest revisions, and returns the revisions up to which

@@ -283,14 +283,14 @@ func (v *Visibility) Counts(ctx context.Context, q CountsQuery) (Counts, error) 
 	})
 }
 
-// addTo adds the outcomes that were counted only to the buckets.
+// addTo adds the outcomes that were counted only, and whose rows are not written yet, to the buckets.
 func (q *queue) addTo(c *Counts, cq *CountsQuery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	bucket := cmp.Or(cq.Bucket, time.Minute).Milliseconds()
 	for k, n := range q.overlay {
 		at := k.minute * minuteMs
-		if at < cq.From.UnixMilli() || at >= cq.To.UnixMilli() || !cq.selects(k.service) {
+		if n == 0 || at < cq.From.UnixMilli() || at >= cq.To.UnixMilli() || !cq.selects(k.service) {
 			continue
 		}
 		b := Bucket{Start: schemas.TimeOf(at - at%bucket)}
