@@ -154,6 +154,8 @@ func testTricks(t *testing.T, b *browser) {
 	b.post(t, "/timers/cancel", form()).want(t, 400, "no timer is selected")
 	large := form("in", "1h", "data", strings.Repeat("x", console.MaxForm))
 	b.post(t, "/new", large).want(t, 413, "the limit")
+	// Anybody may send a login.
+	b.post(t, "/login", form("token", strings.Repeat("x", console.MaxLogin))).want(t, 413, "the limit")
 	many := url.Values{}
 	for range 501 {
 		many.Add("timer", token.Generate())

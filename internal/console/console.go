@@ -27,6 +27,9 @@ const (
 	// maxForm bounds the body of a form, in bytes. It must exceed the encoded form of New with the
 	// largest event.
 	maxForm = 4 << 20
+	// maxLogin bounds the body of a login, which anybody may send. It must exceed the encoded form with
+	// the longest token, of 16 KiB, and a path.
+	maxLogin = 32 << 10
 )
 
 // Operations are the operations of a router; *router.Service has them.
@@ -50,8 +53,8 @@ type Config struct {
 	// requests, which must then name a loopback address.
 	Provider *oidc.Verifier
 	Redirect string
-	// API serves /v1/stream, which the tail follows.
-	API http.Handler
+	// API serves /v1/stream, which the tail follows. The forms of the console count as its bodies.
+	API *httpapi.API
 	// Status and Doctor are as in httpapi.Config.
 	Status func(context.Context) (*status.Status, error)
 	Doctor func(context.Context) ([]doctor.Finding, error)
@@ -103,9 +106,6 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(&request{Request: r, console: c}, w, httpapi.Refused(http.StatusForbidden, "", "a web page of another site has made this request: "+err.Error()))
 		return
 	}
-	if r.Body != nil {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	}
 	c.mux.ServeHTTP(w, r)
 }
 
@@ -136,6 +136,12 @@ type rights struct{ Write, Admin, Payload bool }
 // serve makes a page, or carries out a change.
 func (c *Console) serve(rt *route, w http.ResponseWriter, r *http.Request) {
 	q := &request{Request: c.authenticated(r), console: c}
+	release, err := q.admitForm(rt, w)
+	defer release()
+	if err != nil {
+		c.fail(q, w, err)
+		return
+	}
 	v, err := q.carryOut(rt)
 	if err != nil {
 		c.fail(q, w, err)
@@ -166,22 +172,28 @@ func (c *Console) enter() (release func(), err error) {
 	}
 }
 
-// carryOut admits a request and calls the handler of its route.
+// admitForm admits a request and reads its form. The client decides how fast the form arrives, so the
+// request has no permit meanwhile. The bytes of the form count for the limits of the API until release
+// is called.
+func (q *request) admitForm(rt *route, w http.ResponseWriter) (release func(), err error) {
+	release = func() {}
+	if err := q.admit(rt.scope); err != nil {
+		return release, err
+	}
+	if rt.shared && q.id.Tenant != "" {
+		return release, httpapi.Refused(http.StatusForbidden, "", "this concerns all tenants; token "+q.id.Name+" belongs to tenant "+q.id.Tenant)
+	}
+	q.Body, release = q.console.o.API.HoldBody(q.id, q.Body)
+	return release, q.readForm(w, maxForm)
+}
+
+// carryOut calls the handler of a route.
 func (q *request) carryOut(rt *route) (view, error) {
 	release, err := q.console.enter()
 	if err != nil {
 		return view{}, err
 	}
 	defer release()
-	if err := q.admit(rt.scope); err != nil {
-		return view{}, err
-	}
-	if rt.shared && q.id.Tenant != "" {
-		return view{}, httpapi.Refused(http.StatusForbidden, "", "this concerns all tenants; token "+q.id.Name+" belongs to tenant "+q.id.Tenant)
-	}
-	if err := q.readForm(); err != nil {
-		return view{}, err
-	}
 	revision, err := q.revision()
 	if err != nil {
 		return view{}, err
@@ -209,12 +221,16 @@ func (q *request) admit(scope string) (err error) {
 	return nil
 }
 
-// readForm reads the query and, of a change, the form.
-func (q *request) readForm() error {
+// readForm reads the query and, of a change, the form, of at most the given bytes. Nothing else reads the
+// body of a request.
+func (q *request) readForm(w http.ResponseWriter, most int64) error {
+	q.Body = http.MaxBytesReader(w, q.Body, most)
 	err := q.ParseForm()
 	switch _, large := errors.AsType[*http.MaxBytesError](err); {
 	case large:
-		return schemas.Errorf(schemas.CodeTooLarge, "the form has more than %d bytes, the limit", maxForm)
+		return schemas.Errorf(schemas.CodeTooLarge, "the form has more than %d bytes, the limit", most)
+	case schemas.CodeOf(err) == schemas.CodeUnavailable: // see httpapi.API.HoldBody
+		return err
 	case err != nil:
 		return schemas.Errorf(schemas.CodeBadRequest, "the form cannot be read: %w", err)
 	}
@@ -295,7 +311,7 @@ func (c *Console) loginPage(next, problem string) loginData {
 // login begins a session with the token of a form.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	q := &request{Request: r, console: c}
-	if err := q.readForm(); err != nil {
+	if err := q.readForm(w, maxLogin); err != nil {
 		c.fail(q, w, err)
 		return
 	}

@@ -29,5 +29,7 @@ func Steps(info *schemas.TimerInfo) (texts []string) {
 // Limits of requests and sessions.
 const (
 	MaxForm     = maxForm
+	MaxLogin    = maxLogin
+	MaxRequests = maxRequests
 	MaxSessions = maxSessions
 )

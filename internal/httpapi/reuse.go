@@ -1,13 +1,14 @@
 package httpapi
 
 import (
+	"io"
 	"net/http"
 
 	"github.com/belfryio/belfry/schemas"
 )
 
 // This file exports the rules of the API about callers for the console, so that the console shows no
-// caller more than the API.
+// caller more than the API, and that callers share the same memory.
 
 // Conceal removes the parts of a timer that the caller may not see.
 func (i Identity) Conceal(info *schemas.TimerInfo) { i.asRequest().conceal(info) }
@@ -31,4 +32,18 @@ func (i Identity) AdmitHost(r *http.Request, loopback bool) error {
 func Explain(err error) (status int, title, detail string) {
 	p := problemOf(err)
 	return p.Status, p.Title, p.Detail
+}
+
+// HoldBody counts the bytes of a body as they arrive, until release is called, for the memory that bodies and
+// answers of the API share, and for the share of the caller; see places.go. Reading beyond a limit returns an
+// error of schemas.CodeUnavailable.
+func (a *API) HoldBody(id Identity, body io.ReadCloser) (counted io.ReadCloser, release func()) {
+	p := &place{of: a.places, holder: holderOf(id)}
+	return &heldBody{bodyReader{body, p}, body}, p.end
+}
+
+// heldBody is a body whose bytes count.
+type heldBody struct {
+	bodyReader
+	io.Closer
 }
