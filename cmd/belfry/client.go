@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -250,18 +249,13 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 	client, err := belfry.Connect(bounded, f.url, opts...)
 	cancel()
 	if err != nil {
-		if refusesLogin(err) {
+		if app.RefusesLogin(err) {
 			return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s refuses the login: %v; check the user and password, token, credentials file or NKey", schemas.RedactURLs(f.url), cause(err))
 		}
 		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", schemas.RedactURLs(f.url), cause(err))
 	}
 	defer client.Close()
 	return do(ctx, session{client, f})
-}
-
-// refusesLogin reports whether a server was reached and refused the user of the connection.
-func refusesLogin(err error) bool {
-	return slices.ContainsFunc([]error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // errNotYet ends a connect after the settings of a context were read.
@@ -284,7 +278,10 @@ func (f *clientFlags) connectContext(ctx context.Context, opts []nats.Option, do
 		return usagef("--context %s: %v", f.context, err)
 	}
 	nc, settings, err := natscontext.Connect(name, append(opts, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), nats.Timeout(f.requestTimeout()))...)
-	if err != nil {
+	switch {
+	case app.RefusesLogin(err):
+		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s refuses the login of context %s: %v; check the user and password, token, credentials file or NKey of the context", schemas.RedactURLs(settings.URL), f.context, cause(err))
+	case err != nil:
 		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s of context %s cannot be reached: %v", schemas.RedactURLs(settings.URL), f.context, cause(err))
 	}
 	defer nc.Close()

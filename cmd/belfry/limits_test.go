@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,13 @@ func TestTextsOfRefusals(t *testing.T) {
 	srv := natstest.Run(t, func(o *server.Options) { o.Accounts, o.Users = conf.Accounts, conf.Users })
 	at := func(login string) string { return "nats://" + login + "@" + srv.Addr().String() }
 	belfryRun(t, "ls", "--nats-url", at("a:wrong")).oneLine(t, exitUnreachable, "refuses the login", "password")
+	belfryRun(t, "serve", "--http", "-", "--nats-url", at("a:wrong")).oneLine(t, exitUnreachable, "refuses the login", "password-file")
+	belfryRun(t, "doctor", "--nats-url", at("a:wrong")).oneLine(t, exitUnreachable, "refuses the login", "password")
+	login := filepath.Join(t.TempDir(), "wrong.json")
+	if err := os.WriteFile(login, fmt.Appendf(nil, `{"url":"nats://%s","user":"a","password":"wrong"}`, srv.Addr()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	belfryRun(t, "ls", "--context", login).oneLine(t, exitUnreachable, "refuses the login of context", "password")
 	belfryRun(t, "tail", "orders", "--nats-url", at("team:p")).oneLine(t, exitUnreachable, "this user's account has no JetStream", "Belfry's account")
 	belfryRun(t, "completion", "nope").oneLine(t, exitUsage, "unknown command", "nope")
 	if r := belfryRun(t, "completion", "bash"); r.code != exitOK || !strings.Contains(r.out, "bash completion") {

@@ -250,10 +250,18 @@ func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
 	}
 	opts = append(opts, creds...)
 	nc, err := nats.Connect(o.NATSURL, opts...)
-	if err != nil {
+	switch {
+	case RefusesLogin(err):
+		return nil, errorOf(ErrUnreachable, err, "NATS server %s refuses the login: %v; check creds, user and password-file, token-file, or the user in nats-url", schemas.RedactURLs(o.NATSURL), err)
+	case err != nil:
 		return nil, errorOf(ErrUnreachable, err, "NATS server %s cannot be reached: %v", schemas.RedactURLs(o.NATSURL), err)
 	}
 	return nc, nil
+}
+
+// RefusesLogin reports whether a server was reached and refused the user of the connection.
+func RefusesLogin(err error) bool {
+	return slices.ContainsFunc([]error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // Config reads the files. It returns nil if t names no files.

@@ -165,6 +165,7 @@ var planted = []plant{
 	{m("SIGHUP ends a node that starts", "cmd/belfry/serve.go", "	a, err := startNode(ctx, o)\n", "	signal.Reset(syscall.SIGHUP)\n	a, err := startNode(ctx, o)\n	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)\n"), "./cmd/belfry", "TestHangup"},
 	{m("SIGHUP ends a node that stops", "cmd/belfry/serve.go", "	return errors.Join(err, c.stop(ctx, a, o))", "	signal.Reset(syscall.SIGHUP)\n	return errors.Join(err, c.stop(ctx, a, o))"), "./cmd/belfry", "TestHangup"},
 	{m("SIGHUP ends belfry dev at once", "cmd/belfry/dev.go", "if !signal.Ignored(syscall.SIGHUP) {", "if signal.Ignored(syscall.SIGHUP) {"), "./cmd/belfry", "TestDevTerminalCloses"},
+	{m("a node reports a refused login as a server that cannot be reached", "internal/app/server.go", "	case RefusesLogin(err):\n", "	case err == nil && RefusesLogin(err):\n"), "./cmd/belfry", "TestTextsOfRefusals"},
 	{m("a duration of 0 in a flag breaks the reload", "internal/cmdline/cmdline.go", "*v.to == 0 && !v.given", "*v.to == 0"), "./cmd/belfry", "TestReloadWithZeroFlag"},
 	{m("a setting without a value in the config file counts as absent", "cmd/belfry/settings.go", "if values[key] == nil {", "if values[key] == nil && key == \"\" {"), "./cmd/belfry", "TestConfigFileMistakes"},
 	{m("an empty variable that restricts counts as absent", "cmd/belfry/settings.go", "case set && fromEnv == \"\" &&", "case set && fromEnv != \"\" &&"), "./cmd/belfry", "TestConfigFileMistakes"},
