@@ -31,9 +31,22 @@ func (f *bulkFlags) add(fs *pflag.FlagSet, what, verb string) {
 // selects reports whether a filter names the timers.
 func (f *bulkFlags) selects() bool { return f.query.Service != "" || f.query.Group != "" }
 
-// checkRef refuses flags of the other choice; ref has the flags that belong to an ID, and names are
+// checkFilter refuses a filter without a value, such as --group "$UNSET": left out, it would select more.
+func checkFilter(fs *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if f := fs.Lookup(name); f != nil && f.Changed && f.Value.String() == f.DefValue {
+			return usagef("--%s has no value: give one, or leave --%s out, which selects more", name, name)
+		}
+	}
+	return nil
+}
+
+// checkRef refuses a filter without a value, and flags of the other choice; ref has the flags that belong to an ID, and names are
 // the flags that belong to a filter.
 func (f *bulkFlags) checkRef(fs *pflag.FlagSet, ref *timerRef, names ...string) error {
+	if err := checkFilter(fs, "svc", "group"); err != nil {
+		return err
+	}
 	if f.selects() {
 		if ref.source != "" || ref.tenant != "" {
 			return usagef("--source and --tenant belong to an ID: give either IDs, or --svc and --group")
@@ -168,7 +181,10 @@ func (f *deadFlags) args(cmd *cobra.Command, args []string) error {
 }
 
 // resolve completes the query from the arguments.
-func (f *deadFlags) resolve(args []string) error {
+func (f *deadFlags) resolve(fs *pflag.FlagSet, args []string) error {
+	if err := checkFilter(fs, "svc", "code", "sequence"); err != nil {
+		return err
+	}
 	if f.selects() {
 		if f.source != "" || f.tenant != "" {
 			return usagef("--source and --tenant belong to an ID: give either an ID, or a filter")

@@ -116,7 +116,7 @@ callbacks come one after the other: the command puts all back, and does not wait
 	f.add(cmd.Flags(), "replay")
 	cmd.Flags().StringVar(&f.query.Rate, "rate", "", "calls in a duration: 10/s, 100/m (default: all at once)")
 	by.add(cmd.Flags())
-	check := func(args []string) error { return cmp.Or(by.check(), f.checkRate(), f.resolve(args)) }
+	check := func(args []string) error { return cmp.Or(by.check(), f.checkRate(), f.resolve(cmd.Flags(), args)) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		if f.selects() || f.query.DryRun || f.query.Rate != "" {
 			return c.runDead(ctx, s, f, "replayed", func(ctx context.Context, q belfry.DeadQuery) iter.Seq2[belfry.BulkDeadPage, error] {
@@ -151,7 +151,7 @@ as they are. The log of a node has who discarded them. Try it first with --dry-r
 	f.add(cmd.Flags(), "discard")
 	cmd.Flags().Uint64Var(&f.query.Sequence, "sequence", 0, "the dead letter with this sequence, instead of an ID")
 	by.add(cmd.Flags())
-	check := func(args []string) error { return cmp.Or(by.check(), f.resolve(args)) }
+	check := func(args []string) error { return cmp.Or(by.check(), f.resolve(cmd.Flags(), args)) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		return c.runDead(ctx, s, f, "discarded", func(ctx context.Context, q belfry.DeadQuery) iter.Seq2[belfry.BulkDeadPage, error] {
 			return s.BulkDiscard(ctx, q, by.option())
