@@ -123,6 +123,9 @@ func fixedChanges(old, next *settings) []string {
 	if !maps.Equal(old.app.Tenants, next.app.Tenants) || !maps.Equal(old.app.ExportFired, next.app.ExportFired) {
 		out = append(out, keyTenants)
 	}
+	if !reflect.DeepEqual(old.app.Users, next.app.Users) {
+		out = append(out, keyUsers)
+	}
 	return out
 }
 

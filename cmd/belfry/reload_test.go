@@ -165,6 +165,23 @@ func TestReloadWithZeroFlag(t *testing.T) {
 	}
 }
 
+// TestReloadOfUsers: a change of the users needs a restart, which the log says without their passwords.
+func TestReloadOfUsers(t *testing.T) {
+	t.Parallel()
+	text := func(password string) string {
+		return "nats-users: [{name: a, admin: true, password: hunter2-" + password + "}]\n"
+	}
+	config := writeConfig(t, text("one"))
+	n := serve(t, "", "--config", config)
+	if err := os.WriteFile(config, []byte(text("another")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.logged(t, "the configuration was reloaded")
+	if line, _ := n.log.Line("take effect at the next start"); !strings.Contains(line, `["nats-users"]`) || strings.Contains(line, "hunter2") {
+		t.Errorf("log of the reload: got %s, want the setting nats-users without a password", line)
+	}
+}
+
 // TestHangup: a SIGHUP during the start of a node becomes one reload when the node runs. During its stop it has no effect.
 func TestHangup(t *testing.T) {
 	t.Parallel()

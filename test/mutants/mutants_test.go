@@ -166,6 +166,7 @@ var planted = []plant{
 	{m("SIGHUP ends a node that stops", "cmd/belfry/serve.go", "	return errors.Join(err, c.stop(ctx, a, o))", "	signal.Reset(syscall.SIGHUP)\n	return errors.Join(err, c.stop(ctx, a, o))"), "./cmd/belfry", "TestHangup"},
 	{m("SIGHUP ends belfry dev at once", "cmd/belfry/dev.go", "if !signal.Ignored(syscall.SIGHUP) {", "if signal.Ignored(syscall.SIGHUP) {"), "./cmd/belfry", "TestDevTerminalCloses"},
 	{m("a node reports a refused login as a server that cannot be reached", "internal/app/server.go", "	case RefusesLogin(err):\n", "	case err == nil && RefusesLogin(err):\n"), "./cmd/belfry", "TestTextsOfRefusals"},
+	{m("a reload forgets that the users have changed", "cmd/belfry/reload.go", "if !reflect.DeepEqual(old.app.Users, next.app.Users) {", "if old == next {"), "./cmd/belfry", "TestReloadOfUsers"},
 	{m("a filter without a value selects more", "cmd/belfry/bulk.go", "f != nil && f.Changed &&", "f != nil && !f.Changed && f.Changed &&"), "./cmd/belfry", "TestUsage"},
 	{m("a duration of 0 in a flag breaks the reload", "internal/cmdline/cmdline.go", "*v.to == 0 && !v.given", "*v.to == 0"), "./cmd/belfry", "TestReloadWithZeroFlag"},
 	{m("a setting without a value in the config file counts as absent", "cmd/belfry/settings.go", "if values[key] == nil {", "if values[key] == nil && key == \"\" {"), "./cmd/belfry", "TestConfigFileMistakes"},
