@@ -165,6 +165,20 @@ func TestReloadWithZeroFlag(t *testing.T) {
 	}
 }
 
+// TestReloadOfEmptyFile: a config file that has lost its text is a mistake, and the previous configuration stays in use.
+func TestReloadOfEmptyFile(t *testing.T) {
+	t.Parallel()
+	config := writeConfig(t, "callback-hosts: [example.com]\n")
+	n := serve(t, "", "--config", config)
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if line := n.logged(t, "the configuration was "); !strings.Contains(line, "not reloaded") || !strings.Contains(line, "is empty") {
+		t.Errorf("log of the reload of an empty file: got %s, want the reason why it was not reloaded", line)
+	}
+	n.client(t, "add", "--in", "1ms", "--callback", "http://other.example.com").oneLine(t, exitRefused, "callback-hosts")
+}
+
 // TestReloadOfUsers: a change of the users needs a restart, which the log says without their passwords.
 func TestReloadOfUsers(t *testing.T) {
 	t.Parallel()

@@ -186,6 +186,9 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	if err := s.oidc.read(&s.app, c.getenv); err != nil {
 		return app.Options{}, err
 	}
+	if err := s.checkRestricting(); err != nil {
+		return app.Options{}, err
+	}
 	if err := s.checkZeros(); err != nil {
 		return app.Options{}, err
 	}
@@ -212,9 +215,19 @@ var (
 	externalSettings = []string{"nats-url", "creds", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"}
 )
 
-// restricting has the settings whose absence permits everything. An empty environment variable of another setting counts
-// as absent.
-var restricting = []string{"callback-subjects", "callback-hosts", "http-tokens", "http-token-file", "nats-user"}
+// restricting has the settings without which more is permitted. None of them may be an empty text, of which an
+// environment variable of another setting counts as absent. A list may be empty.
+var restricting = []string{"callback-subjects", "callback-hosts", "http-tokens", "http-token-file", "nats-user", "nats-tls-ca", "oidc-issuer", "oidc-tenant-claim"}
+
+// checkRestricting refuses a restricting setting that is given as an empty text.
+func (s *settings) checkRestricting() error {
+	for _, name := range restricting {
+		if f := s.fs.Lookup(name); s.given[name] && f.Value.Type() == "string" && f.Value.String() == "" {
+			return usagef("%s is empty, and without it more is permitted: give it a value, or leave it out", name)
+		}
+	}
+	return nil
+}
 
 // chooseServer makes a flag of the embedded server take precedence over a nats-url in the
 // environment, which may be set for the commands that connect to a server.
@@ -257,6 +270,9 @@ func (s *settings) readFile() (map[string]any, error) {
 	}
 	if err := document.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, usagef("config file %s has more than one YAML document: remove the others, or the line --- between them", s.config)
+	}
+	if values == nil { // such as a file that was cut to 0 bytes: without settings more is permitted
+		return nil, usagef("config file %s is empty: write {} for no settings, or leave --config out", s.config)
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if values[key] == nil {
@@ -458,9 +474,9 @@ func (s *settings) effective() map[string]any {
 			}
 		}
 	}
-	for _, name := range []string{"callback-subjects", "callback-hosts"} {
+	for _, name := range restricting {
 		if !s.given[name] {
-			delete(m, name) // an empty list would allow nothing
+			delete(m, name) // an empty list would allow nothing, and an empty text is refused
 		}
 	}
 	m["data"], m["allow-loopback"] = s.app.Data, s.app.AllowLoopback

@@ -210,6 +210,12 @@ func TestConfigFileMistakes(t *testing.T) {
 		"users without one":  {"nats-users:\n#- {name: a}", []string{"nats-users has no value", "[]"}},
 		"services left out":  {"services:", []string{"services has no value"}},
 		"null in a list":     {"callback-hosts: [a.example, ]\ncallback-subjects: [a.b, ~]", []string{"callback-subjects: item 2 has no value"}},
+		"nothing":            {"", []string{"is empty", "{}"}},
+		"only a comment":     {"# callback-hosts: []\n", []string{"is empty", "{}"}},
+		"only a mark":        {"---\n", []string{"is empty", "{}"}},
+		"only a null":        {"null\n", []string{"is empty", "{}"}},
+		"empty tokens":       {"http-tokens: ''", []string{"http-tokens is empty"}},
+		"empty user":         {"nats-user: ''", []string{"nats-user is empty"}},
 		"two documents":      {"shards: 1\n---\ncallback-hosts: []", []string{"more than one YAML document"}},
 		"half a document":    {"shards: 1\n---\n{", []string{"more than one YAML document"}},
 		"key twice":          {"shards: 1\nshards: 2", []string{"shards"}},
@@ -241,11 +247,20 @@ func TestConfigFileMistakes(t *testing.T) {
 		variable := envName(name)
 		belfryEnv(t, []string{variable + "="}, "", "config", "check").oneLine(t, exitUsage, variable+" is empty", name)
 	}
+	for _, name := range restricting[2:] { // the first two are lists, which may be empty
+		belfryRun(t, "config", "check", "--"+name+"=").oneLine(t, exitUsage, name+" is empty")
+	}
+	printed := belfryRun(t, "config", "print")
+	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, printed.out)); r.code != exitOK {
+		t.Errorf("config check of the output of config print: got %v, want exit code 0", r)
+	}
 	if r := belfryEnv(t, []string{"BELFRY_CREDS="}, "", "config", "check"); r.code != exitOK {
 		t.Errorf("config check with an empty variable that restricts nothing: got %v, want exit code 0", r)
 	}
-	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, "---\nshards: 1\n...\n")); r.code != exitOK {
-		t.Errorf("config check of one document with its marks: got %v, want exit code 0", r)
+	for _, text := range []string{"---\nshards: 1\n...\n", "{}\n"} {
+		if r := belfryRun(t, "config", "check", "--config", writeConfig(t, text)); r.code != exitOK {
+			t.Errorf("config check of one document %q: got %v, want exit code 0", text, r)
+		}
 	}
 }
 
