@@ -89,8 +89,10 @@ backup began fire again, with the same idempotency key.`,
 				return restore(ctx)
 			})
 		}
-		if f.url != "" {
-			return usagef("--data and --nats-url name two places to restore into: give one of them")
+		for _, name := range []string{"nats-url", "context", "creds", "nkey", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"} {
+			if cmd.Flags().Changed(name) {
+				return usagef("--data is a folder to restore into, and --%s belongs to a NATS server: give one of them", name)
+			}
 		}
 		if o.Replicas == 0 {
 			o.Replicas = 1

@@ -266,6 +266,8 @@ func TestUsage(t *testing.T) {
 		"reschedule " + id + " --dry-run --in 1h":  "--dry-run needs --svc or --group",
 		"reschedule --svc x":                       "--in or --at",
 		"dead rm " + id + " --code http":           "either one timer, or a filter",
+		"restore /none --data d --context c":       "--context belongs to a NATS server",
+		"restore /none --data d --creds c":         "--creds belongs to a NATS server",
 		"cancel --svc x --group=":                  "--group has no value",
 		"reschedule --svc= --group g --in 1h":      "--svc has no value",
 		"dead replay --svc x --code=":              "--code has no value",

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 
 	"github.com/belfryio/belfry/internal/cpuspare"
@@ -41,7 +42,7 @@ func (o *Options) indexFolder() string {
 func (o *Options) lockIndex() (unlock func(context.Context) error, err error) {
 	unlock = func(context.Context) error { return nil }
 	folder := o.indexFolder()
-	if !o.runs(RoleVisibility) || filepath.Clean(folder) == filepath.Clean(o.Data) {
+	if !o.runs(RoleVisibility) || sameFolder(folder, o.Data) {
 		return unlock, nil
 	}
 	locked, err := lockNamed("history-folder", folder)
@@ -52,6 +53,19 @@ func (o *Options) lockIndex() (unlock func(context.Context) error, err error) {
 		return nil, err
 	}
 	return unlock, nil
+}
+
+// sameFolder reports whether two paths name one folder, which may be a symbolic link in one of them.
+func sameFolder(a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
+		return true
+	}
+	first, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	second, err := os.Stat(b)
+	return err == nil && os.SameFile(first, second)
 }
 
 func (a *App) visibilityOptions() visibility.Options {

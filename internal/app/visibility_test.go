@@ -2,6 +2,8 @@ package app
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +31,21 @@ func TestSearchState(t *testing.T) {
 			t.Errorf("%+v: got %q, want %q in it", tt.progress, text, tt.want)
 		}
 	}
+}
+
+// TestIndexInLinkedFolder: history-folder may be a symbolic link to the data folder, which the node has locked already.
+func TestIndexInLinkedFolder(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.HistoryFolder = filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(o.Data, o.HistoryFolder); err != nil {
+		t.Fatal(err)
+	}
+	a, err := New(o)
+	if err != nil {
+		t.Fatalf("history-folder is a link to data: %v", err)
+	}
+	stop(t, a)
 }
 
 // TestExpiredTimer: get and why answer from the history once the record has expired, and the presence

@@ -32,7 +32,7 @@
 // restored. The server checks every message of a stream before it sends the copy,
 // so that a damaged block fails the backup. A restore that fails removes the
 // streams that it made. A restore that is killed leaves a mark in the account, which makes
-// nodes and further restores refuse it; see store.BeginRestore.
+// nodes, backups and further restores refuse it; see store.BeginRestore.
 package backup
 
 import (
@@ -175,6 +175,9 @@ func Write(ctx context.Context, o Options, dir string) (Manifest, error) {
 
 // plan finds the streams to copy, in their order, and checks that none is missing.
 func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error) {
+	if err := look.CheckRestored(ctx); err != nil { // optional streams may be missing
+		return nil, err
+	}
 	now, err := look.LeaderNow(ctx)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -98,6 +99,26 @@ func TestRestoreUndone(t *testing.T) {
 		t.Errorf("three replicas on one server: %v, code %q", err, schemas.CodeOf(err))
 	}
 	none("refused")
+}
+
+// TestInterruptedRestoreIsNotCopied checks that a backup refuses an account with the mark of a restore that was killed:
+// an optional stream may be missing.
+func TestInterruptedRestoreIsNotCopied(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
+	if _, err := Restore(t.Context(), Options{Conn: nc}, oldBackup); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.BeginRestore(t.Context(), client(t, nc), 1); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	if _, err := Write(t.Context(), Options{Conn: nc}, dir); schemas.CodeOf(err) != schemas.CodeConfig || !strings.Contains(err.Error(), "a restore was interrupted") {
+		t.Errorf("backup of an account that is restored in part: got %v, want a refusal with the reason", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, manifestName)); err == nil {
+		t.Error("a backup of an account that is restored in part is complete")
+	}
 }
 
 // TestDenied checks that a user without permission to copy or restore streams gets an error

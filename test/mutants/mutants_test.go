@@ -170,6 +170,8 @@ var planted = []plant{
 	{m("a reload forgets that the users have changed", "cmd/belfry/reload.go", "if !reflect.DeepEqual(old.app.Users, next.app.Users) {", "if old == next {"), "./cmd/belfry", "TestReloadOfUsers"},
 	{m("a filter without a value selects more", "cmd/belfry/bulk.go", "f != nil && f.Changed &&", "f != nil && !f.Changed && f.Changed &&"), "./cmd/belfry", "TestUsage"},
 	{m("an empty text of a setting that restricts counts as absent", "cmd/belfry/settings.go", "s.given[name] && f.Value.Type() == \"string\" &&", "s.given[name] && f.Value.Type() == \"\" &&"), "./cmd/belfry", "TestConfigFileMistakes"},
+	{m("a backup copies an account that is restored in part", "internal/backup/backup.go", "if err := look.CheckRestored(ctx); err != nil {", "if err := look.CheckRestored(ctx); err != nil && ctx == nil {"), "./internal/backup", "TestInterruptedRestoreIsNotCopied"},
+	{m("a node locks one folder twice", "internal/app/visibility.go", "return err == nil && os.SameFile(first, second)", "return err == nil && first == second"), "./internal/app", "TestIndexInLinkedFolder"},
 	{m("a duration of 0 in a flag breaks the reload", "internal/cmdline/cmdline.go", "*v.to == 0 && !v.given", "*v.to == 0"), "./cmd/belfry", "TestReloadWithZeroFlag"},
 	{m("a setting without a value in the config file counts as absent", "cmd/belfry/settings.go", "if values[key] == nil {", "if values[key] == nil && key == \"\" {"), "./cmd/belfry", "TestConfigFileMistakes"},
 	{m("an empty variable that restricts counts as absent", "cmd/belfry/settings.go", "case set && fromEnv == \"\" &&", "case set && fromEnv != \"\" &&"), "./cmd/belfry", "TestConfigFileMistakes"},
