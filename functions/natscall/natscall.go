@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -53,10 +54,13 @@ const Scheme = schemas.NATSScheme
 type Invoker struct {
 	nc      *nats.Conn
 	workers workers
+	busyMax time.Duration // the constant, except in tests
 }
 
 // New returns an invoker that uses a connection; the caller closes the connection.
-func New(nc *nats.Conn) *Invoker { return &Invoker{nc: nc, workers: workers{nc: nc}} }
+func New(nc *nats.Conn) *Invoker {
+	return &Invoker{nc: nc, workers: workers{nc: nc}, busyMax: busyMax}
+}
 
 // Close ends the subscription for workers' replies. Do not call Invoke after it.
 func (i *Invoker) Close() { i.workers.close() }

@@ -21,8 +21,8 @@ import (
 const (
 	busyPauseFirst = 10 * time.Millisecond
 	busyPauseMax   = time.Second
-	// busyMax bounds how long one delivery waits for a free worker. After that the result is
-	// recorded, and another delivery gets the permit.
+	// busyMax bounds how long one delivery waits for a free worker, from its first request or from the
+	// end of a handler that was stopped. After that the result is recorded, and another delivery gets the permit.
 	busyMax = time.Minute
 )
 
@@ -37,14 +37,17 @@ func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) cal
 	m.Header[schemas.HeaderWorkSilence] = []string{strconv.FormatInt(silence.Milliseconds(), 10)}
 	begun, rest := time.Now(), busyPauseFirst
 	for {
-		reply, err := i.workers.ask(ctx, m, silence)
+		reply, worked, err := i.workers.ask(ctx, m, silence)
 		if err != nil {
 			return workFailure(ctx, r, m.Subject, silence, err)
 		}
+		if worked {
+			begun = time.Now()
+		}
 		switch word := reply.Header.Get(schemas.HeaderWork); word {
 		case schemas.WorkBusy, schemas.WorkStopping:
-			if time.Since(begun) > busyMax {
-				out := callback.Retry(callback.ReasonWorkerBusy, fmt.Sprintf("no worker on %s was free for %s; no attempt was used", m.Subject, busyMax))
+			if time.Since(begun) > i.busyMax {
+				out := callback.Retry(callback.ReasonWorkerBusy, fmt.Sprintf("no worker on %s was free for %s; no attempt was used", m.Subject, i.busyMax))
 				out.NotNow, out.Unattempted = true, true
 				return out
 			}
@@ -118,16 +121,16 @@ type workCall struct {
 	answer chan *nats.Msg
 }
 
-// ask makes one request and returns the answer. Errors: nats.ErrNoResponders,
-// errSilent, ctx's, and those of the publish.
-func (w *workers) ask(ctx context.Context, m *nats.Msg, silence time.Duration) (*nats.Msg, error) {
+// ask makes one request and returns the answer. worked is true if a handler ran: the worker has sent progress
+// messages. Errors: nats.ErrNoResponders, errSilent, ctx's, and those of the publish.
+func (w *workers) ask(ctx context.Context, m *nats.Msg, silence time.Duration) (answer *nats.Msg, worked bool, err error) {
 	c, err := w.open()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer w.forget(c)
 	if err := w.nc.PublishMsg(&nats.Msg{Subject: m.Subject, Reply: c.inbox, Header: m.Header, Data: m.Data}); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	t := time.NewTimer(silence)
 	defer t.Stop()
@@ -135,15 +138,16 @@ func (w *workers) ask(ctx context.Context, m *nats.Msg, silence time.Duration) (
 		select {
 		case m := <-c.answer:
 			if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-				return nil, nats.ErrNoResponders
+				return nil, worked, nats.ErrNoResponders
 			}
-			return m, nil
+			return m, worked || len(c.alive) > 0, nil
 		case <-c.alive:
+			worked = true
 			t.Reset(silence)
 		case <-t.C:
-			return nil, errSilent
+			return nil, worked, errSilent
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, worked, ctx.Err()
 		}
 	}
 }

@@ -107,3 +107,40 @@ func TestWorkerAnswers(t *testing.T) {
 		t.Errorf("at the time limit of an attempt: %+v", got)
 	}
 }
+
+// TestStoppedWorkIsGivenOn: a run whose worker stops during a long handler goes to another worker at once, although
+// the delivery has lasted for longer than it waits for a free worker.
+func TestStoppedWorkIsGivenOn(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t)
+	callee, nc := s.Connect(), s.Connect()
+	i := New(nc)
+	t.Cleanup(i.Close)
+	i.busyMax = 200 * time.Millisecond
+	requests := 0
+	if _, err := callee.Subscribe(schemas.SubjectWork("long"), func(m *nats.Msg) {
+		requests++
+		answers := []string{schemas.WorkDone}
+		if requests == 1 {
+			answers = []string{schemas.WorkWorking, schemas.WorkStopping}
+		}
+		for _, word := range answers {
+			if err := m.RespondMsg(&nats.Msg{Header: nats.Header{schemas.HeaderWork: {word}}}); err != nil {
+				t.Error(err)
+			}
+			if word == schemas.WorkWorking {
+				<-time.After(2 * i.busyMax) // the handler
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := callee.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	r := request(schemas.SubjectWork("long"))
+	r.Service = "long"
+	if got := i.Invoke(t.Context(), r); !got.Success {
+		t.Errorf("after the worker has stopped: %+v", got)
+	}
+}
