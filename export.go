@@ -57,8 +57,8 @@ func (c *Client) PreviewEvent(ctx context.Context, e event.Event, add []AddOptio
 	schemas.Apply(&e, settingsOf(add))
 	q := schemas.PreviewRequest{TimerRef: schemas.TimerRef{ID: e.ID(), Source: e.Source()}, Attributes: map[string]string{}, N: n}
 	for name, value := range e.Extensions() {
-		if text, ok := value.(string); ok && strings.HasPrefix(name, "timer") {
-			q.Attributes[name] = text
+		if strings.HasPrefix(name, "timer") {
+			q.Attributes[name] = schemas.ExtensionText(value)
 		}
 	}
 	if !from.IsZero() {

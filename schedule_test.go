@@ -128,3 +128,15 @@ func TestScheduleOperations(t *testing.T) {
 		t.Errorf("a run of a cancelled schedule: %v", err)
 	}
 }
+
+// TestPreviewEventOfTypes: a preview of an event takes attributes of every type, as an add does.
+func TestPreviewEventOfTypes(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	e := newEvent("typed")
+	e.SetExtension("timerlimit", 3)
+	p, err := c.PreviewEvent(t.Context(), e, []belfry.AddOption{belfry.Every("PT1H")}, time.Time{}, 10)
+	if err != nil || len(p.Runs) != 3 {
+		t.Errorf("%d runs, want the 3 of timerlimit: %v", len(p.Runs), err)
+	}
+}
