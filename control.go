@@ -3,6 +3,8 @@ package belfry
 import (
 	"context"
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -141,17 +143,30 @@ func (c *Client) Replay(ctx context.Context, id TimerID, opts ...ControlOption) 
 	return c.call(ctx, "dead.replay", schemas.ReplayRequest{TimerRef: ref(id), By: callerName(opts)}, &schemas.ReplayReply{})
 }
 
-// ReplayService replays all dead letters of a service and returns their number, also with an
-// error. Errors: ErrBadRequest, ErrUnavailable.
+// replayPage is the number of dead letters that ReplayService replays with one request: few, so that also a slow node is
+// done within the time limit of a request.
+const replayPage = 25
+
+// ReplayService replays the dead letters that a service has at the start, and returns their number. With an error the
+// number leaves out the letters of the request that failed. Letters that cannot be replayed stay. If there are only such letters,
+// the error has the code of a refusal. Further errors: ErrBadRequest, ErrUnavailable.
 func (c *Client) ReplayService(ctx context.Context, service string, opts ...ControlOption) (int, error) {
-	n := 0
-	for {
-		var reply schemas.ReplayReply
-		if err := c.call(ctx, "dead.replay", schemas.ReplayRequest{By: callerName(opts), Service: service}, &reply); err != nil {
-			return n, err
-		}
-		if n += reply.Replayed; !reply.More || reply.Replayed == 0 {
-			return n, nil
-		}
+	var sum BulkCounts
+	q := DeadQuery{Service: service}
+	request := func(cursor string) any {
+		r := q.request(cursor, opts)
+		r.Limit = replayPage
+		return r
 	}
+	for page, err := range bulk(ctx, c, "bulk.replay", request, func(p *BulkDeadPage) string { return p.Cursor }) {
+		if err != nil {
+			return sum.Done, err
+		}
+		sum.Add(page.BulkCounts)
+	}
+	if sum.Done == 0 && sum.Refused > 0 {
+		code := slices.Min(slices.Collect(maps.Keys(sum.Reasons)))
+		return 0, schemas.Errorf(code, "none of %d dead letters of service %s can be replayed", sum.Refused, service)
+	}
+	return sum.Done, nil
 }

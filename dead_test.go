@@ -151,3 +151,27 @@ func TestHandleMayNotDie(t *testing.T) {
 		t.Errorf("the event is gone: %+v", i)
 	}
 }
+
+// TestReplayServiceEnds: a replay of a service takes the dead letters that there are at its start. Those of the runs that
+// it has replayed, which fail again at once, are not part of it.
+func TestReplayServiceEnds(t *testing.T) {
+	t.Parallel()
+	const timers = 510 // more than a request to timers.api.dead.replay replays
+	c := connect(t)
+	worker(t, c, "again", func(context.Context, *belfry.Run) error { return belfry.Permanent(errors.New("no such order")) }, belfry.WithErrorHandler(quiet))
+	for i := range timers {
+		if _, err := c.AddAsync(newEvent(fmt.Sprint(i)), belfry.After(0), belfry.ToWorker("again")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead := 0
+	waittest.Until(t, "all timers are dead", func() bool {
+		dead = len(letters(t, c, "again"))
+		return dead == timers
+	}, func() string { return fmt.Sprintf("%d dead letters", dead) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if n, err := c.ReplayService(ctx, "again"); n != timers || err != nil {
+		t.Errorf("replayed %d of %d dead letters: %v", n, timers, err)
+	}
+}
