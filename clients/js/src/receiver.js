@@ -187,7 +187,18 @@ async function nodeBody(req, max) {
  */
 async function webBody(request, max) {
   if (Number(request.headers.get("Content-Length")) > max) throw new TooLarge(`the body has more than ${max} bytes`);
-  return bounded([new Uint8Array(await request.arrayBuffer())], max);
+  if (!request.body) return bounded([new Uint8Array(await request.arrayBuffer())], max);
+  const chunks = [];
+  const reader = request.body.getReader();
+  for (let size = 0; ;) {
+    const { done, value } = await reader.read();
+    if (done) return bounded(chunks, max);
+    chunks.push(value);
+    if ((size += value.length) > max) {
+      reader.cancel().catch(() => {}); // the answer does not wait for it
+      throw new TooLarge(`the body has more than ${max} bytes`);
+    }
+  }
 }
 
 /**

@@ -111,6 +111,13 @@ describe("receivers", { concurrency: true }, () => {
     assert.equal((await call(never, open, {}, "", "GET")).status, 405);
     assert.equal((await call(never, { ...open, maxBody: 10 }, binary, "x".repeat(11))).status, 413);
   });
+  it("reads no more of a body without Content-Length than maxBody and one chunk", async () => {
+    let sent = 0;
+    const body = new ReadableStream({ pull(controller) { controller.enqueue(new Uint8Array(4)); if ((sent += 4) >= 400) controller.close(); } }, { highWaterMark: 0 });
+    const request = new Request("http://h.example/", { method: "POST", headers: binary, body, duplex: "half" });
+    const response = await fetchHandler(() => assert.fail("the handler was called"), { ...open, onError() {}, maxBody: 10 })(request);
+    assert.deepEqual([response.status, sent], [413, 12]);
+  });
   it("accepts signed binary mode only with the option", async () => {
     const headers = { ...binary, ...signed, "webhook-id": "t.1", "webhook-timestamp": String(Math.floor(Date.now() / 1000)) };
     headers["webhook-signature"] = "v1," + sign(headers["webhook-id"], headers["webhook-timestamp"], "hello");
