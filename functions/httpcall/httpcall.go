@@ -44,6 +44,7 @@ package httpcall
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -306,9 +307,9 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 // returns the outcome instead if there is no answer.
 func (i *Invoker) send(ctx context.Context, cancel context.CancelFunc, req *http.Request, r callback.Request) (*http.Response, []byte, *callback.Outcome) {
 	secrets := i.secrets
-	if _, password, ok := req.BasicAuth(); ok && password != "" {
+	if user, password, ok := req.BasicAuth(); ok {
 		secrets = append(slices.Clip(secrets), secretsOf(req.Header.Get("Authorization"))...)
-		secrets = append(secrets, password)
+		secrets = append(secrets, cmp.Or(password, user)) // without a password the user name is the credential
 	}
 	// The transport is used without http.Client: no redirects, no cookies, and
 	// errors that do not quote the URL.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -356,6 +357,22 @@ func TestCredentialsAreInNoError(t *testing.T) {
 		out := call(t, i, target, 200*time.Millisecond)
 		if out.Success || out.Err == "" || strings.Contains(out.Err, "hunter2") {
 			t.Errorf("%s: %+v", target, out)
+		}
+	}
+}
+
+// TestUserNameIsInNoAnswer: the credentials of a callback are hidden in an answer that repeats them. Without a password
+// the user name is the credential.
+func TestUserNameIsInNoAnswer(t *testing.T) {
+	t.Parallel()
+	echo := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		_, _ = fmt.Fprint(w, user, " ", password, " ", r.Header.Get("Authorization"))
+	})
+	i := newInvoker(t, loopback)
+	for user, want := range map[string]string{"sk_live_4eC39": "(hidden)  Basic (hidden)", "sk_live_4eC39:": "(hidden)  Basic (hidden)", "customer:hunter2": "customer (hidden) Basic (hidden)"} {
+		if out := call(t, i, strings.Replace(echo, "://", "://"+user+"@", 1), time.Minute); string(out.Response) != want {
+			t.Errorf("%s: the answer is %q, want %q", user, out.Response, want)
 		}
 	}
 }
