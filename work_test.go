@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -284,5 +285,21 @@ func TestDefaultLog(t *testing.T) { // not parallel: slog's default is global
 	cancel()
 	if err := <-out; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWorkGoexit: a handler that ends its goroutine, as t.FailNow does, is a failed attempt.
+func TestWorkGoexit(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	worker(t, c, "exits", func(context.Context, *belfry.Run) error {
+		runtime.Goexit()
+		return nil
+	}, belfry.WithConcurrency(1), belfry.WithHandlerTimeout(5*time.Second), belfry.WithErrorHandler(quiet))
+	for _, id := range []string{"first", "second"} {
+		got := untilState(t, c, addWork(t, c, "exits", id, belfry.WithMaxAttempts(1)), belfry.StateFail)
+		if !strings.Contains(got.Outcome.Error, "ended its goroutine") {
+			t.Errorf("%s: %+v", id, got.Outcome)
+		}
 	}
 }

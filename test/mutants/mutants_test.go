@@ -65,6 +65,7 @@ var planted = []plant{
 	{m("a count ignores the records after its beginning", "scheduler/recount.go", "change.rev < late.Rev {", "change.rev < late.Rev && late.Rev == 0 {"), "./scheduler", "TestCountKnowsLaterRevisions"},
 	{m("a run that a stopping worker hands back waits as if no worker were free", "functions/natscall/worker.go", "		if worked {\n", "		if worked && false {\n"), "./functions/natscall", "TestStoppedWorkIsGivenOn"},
 	{m("client: a preview leaves out attributes that are no strings", "export.go", "if strings.HasPrefix(name, \"timer\") {", "if _, ok := value.(string); ok && strings.HasPrefix(name, \"timer\") {"), ".", "TestPreviewEventOfTypes"},
+	{m("client: a handler that ends its goroutine has no outcome", "internal/client/worker/serve.go", "		defer func() { returned <- o }()\n		o = s.cfg.Call(ctx, run)\n", "		o = s.cfg.Call(ctx, run)\n		returned <- o\n"), ".", "TestWorkGoexit"},
 	{m("a user name without a password is shown in an answer", "functions/httpcall/httpcall.go", "cmp.Or(password, user))", "cmp.Or(password, user[:0]))"), "./functions/httpcall", "TestUserNameIsInNoAnswer"},
 	{m("an HTTP callback is repeated on each idle connection", "functions/httpcall/httpcall.go", "h[headerKey] = []string{r.Key}", "h.Set(headerKey, r.Key)"), "./functions/httpcall", "TestOneCallAnAttempt"},
 	{m("a tenant sees why others have stopped the flow key of a host", "router/why.go", "shared := s.scope.Tenant == \"\"", "shared := true"), "./router", "TestWhyOfTenant"},

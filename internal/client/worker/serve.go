@@ -39,6 +39,9 @@ var (
 	errLost     = errors.New("belfry: the connection was lost for so long that Belfry has started another attempt")
 )
 
+// errGoexit is the outcome of a handler that did not return.
+var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit, which t.FailNow calls)")
+
 // ServeConfig configures Serve.
 type ServeConfig struct {
 	Config
@@ -268,7 +271,9 @@ func (s *server) call(run *Run, m *nats.Msg) {
 	returned := make(chan Outcome, 1)
 	go func() {
 		defer func() { <-s.permits }()
-		returned <- s.cfg.Call(ctx, run)
+		o := Outcome{Verdict: Failed, Err: errGoexit}
+		defer func() { returned <- o }()
+		o = s.cfg.Call(ctx, run)
 	}()
 	silence := silenceOf(m)
 	signs := time.NewTicker(silence / 3)
