@@ -59,6 +59,8 @@ const (
 var classes = []class{
 	{netip.MustParsePrefix("169.254.169.254/32"), "a cloud metadata service", kindMetadata},
 	{netip.MustParsePrefix("169.254.170.2/32"), "a cloud metadata service", kindMetadata},
+	{netip.MustParsePrefix("169.254.170.23/32"), "a cloud metadata service", kindMetadata}, // EKS Pod Identity
+	{netip.MustParsePrefix("fd00:ec2::23/128"), "a cloud metadata service", kindMetadata},  // the same
 	{netip.MustParsePrefix("100.100.100.200/32"), "a cloud metadata service", kindMetadata},
 	{netip.MustParsePrefix("192.0.0.192/32"), "a cloud metadata service", kindMetadata},
 	{netip.MustParsePrefix("fd00:ec2::254/128"), "a cloud metadata service", kindMetadata},

@@ -51,7 +51,7 @@ func TestGuardAllows(t *testing.T) {
 		{Guard{AllowLoopback: true}, "127.0.0.1", true}, {Guard{AllowLoopback: true}, "::1", true}, {Guard{AllowLoopback: true}, "::ffff:127.0.0.1", true},
 		{Guard{AllowLoopback: true}, "10.0.0.1", false}, {Guard{AllowLoopback: true}, "0.0.0.0", false},
 		{Guard{AllowPrivate: true}, "10.0.0.1", true}, {Guard{AllowPrivate: true}, "fd12::1", true}, {Guard{AllowPrivate: true}, "100.64.0.1", true},
-		{Guard{AllowPrivate: true}, "127.0.0.1", false}, {Guard{AllowPrivate: true}, "169.254.169.254", false}, {Guard{AllowPrivate: true}, "fd00:ec2::254", false},
+		{Guard{AllowPrivate: true}, "127.0.0.1", false}, {Guard{AllowPrivate: true}, "169.254.169.254", false}, {Guard{AllowPrivate: true}, "fd00:ec2::254", false}, {Guard{AllowPrivate: true}, "fd00:ec2::23", false},
 		{Guard{AllowPrivate: true}, "fd00:c1::a9fe:a9fe", false}, {Guard{AllowPrivate: true}, "fd00:c1::a9fe:a9ff", true},
 		{Guard{AllowPrivate: true}, "168.63.129.16", false}, {Guard{}, "168.63.129.17", true}, {Guard{AllowPrefixes: prefixes("168.63.0.0/16")}, "168.63.129.16", false},
 		{Guard{AllowPrefixes: prefixes("fd00:c1::a9fe:a9fe/128", "168.63.129.16/32")}, "168.63.129.16", true},
