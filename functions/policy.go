@@ -157,7 +157,7 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 		return final(rec, StepDead, schemas.StateFail, nowMs)
 	}
 	delay := max(schemas.RetryDelay(spec.BackoffFirst, to, n), min(out.RetryAfter, callback.MaxRetryAfter))
-	delay += time.Duration(random * jitter * float64(delay))
+	delay = min(delay+time.Duration(random*jitter*float64(delay)), max(delay, callback.MaxRetryAfter))
 	delay = delay.Round(time.Millisecond)
 	rec.State = schemas.StateRetrying
 	rec.NextMs = nowMs + delay.Milliseconds()

@@ -47,6 +47,7 @@ func TestNext(t *testing.T) {
 		{"beyond the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30*time.Second + time.Millisecond}, 0, StepLongRetry, 30*time.Second + time.Millisecond, 3, schemas.StateRetrying},
 		{"Retry-After below the backoff", 1, 3, callback.Outcome{Retryable: true, RetryAfter: time.Second}, 0, StepShortRetry, 2 * time.Second, 3, schemas.StateRetrying},
 		{"Retry-After bounded", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 1000 * time.Hour}, 0, StepLongRetry, callback.MaxRetryAfter, 3, schemas.StateRetrying},
+		{"Retry-After bounded with jitter", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 23 * time.Hour}, .9, StepLongRetry, callback.MaxRetryAfter, 3, schemas.StateRetrying},
 		{"not now gives back", 2, 3, callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second}, 0, StepShortRetry, 2 * time.Second, 4, schemas.StateRetrying},
 		{"not now does not double", 6, 7, callback.Outcome{Retryable: true, NotNow: true}, 0, StepShortRetry, time.Second, 8, schemas.StateRetrying},
 		{"not now has an end", 7, 8, callback.Outcome{Retryable: true, NotNow: true}, 0, StepDead, 0, 8, schemas.StateFail},

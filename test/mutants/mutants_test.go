@@ -68,6 +68,7 @@ var planted = []plant{
 	{m("client: a handler that ends its goroutine has no outcome", "internal/client/worker/serve.go", "		defer func() { returned <- o }()\n		o = s.cfg.Call(ctx, run)\n", "		o = s.cfg.Call(ctx, run)\n		returned <- o\n"), ".", "TestWorkGoexit"},
 	{m("a user name without a password is shown in an answer", "functions/httpcall/httpcall.go", "cmp.Or(password, user))", "cmp.Or(password, user[:0]))"), "./functions/httpcall", "TestUserNameIsInNoAnswer"},
 	{m("the metadata service of EKS is allowed as a private address", "functions/httpcall/guard.go", "fd00:ec2::23/128\"), \"a cloud metadata service\", kindMetadata}", "fd00:ec2::23/128\"), \"a cloud metadata service\", kindPrivate}"), "./functions/httpcall", "TestGuardAllows"},
+	{m("the random addition lengthens a Retry-After of 24 h", "functions/policy.go", "max(delay, callback.MaxRetryAfter))", "1<<62)"), "./functions", "TestNext$"},
 	{m("an HTTP callback is repeated on each idle connection", "functions/httpcall/httpcall.go", "h[headerKey] = []string{r.Key}", "h.Set(headerKey, r.Key)"), "./functions/httpcall", "TestOneCallAnAttempt"},
 	{m("a tenant sees why others have stopped the flow key of a host", "router/why.go", "shared := s.scope.Tenant == \"\"", "shared := true"), "./router", "TestWhyOfTenant"},
 	{m("the reason of a hold has the path of a callback", "functions/flowholds.go", "cmp.Or(out.Cause, out.Err)", "cmp.Or(out.Err, out.Cause)"), "./functions", "TestHoldHasNoPath"},
