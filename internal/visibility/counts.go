@@ -89,11 +89,11 @@ func (s *sqlStore) buckets(tx *reading, q *CountsQuery, from, to, bucket int64) 
 		service
 	}
 	found := map[key]*Bucket{}
-	add := func(at, number, sign int64, n *numbers) {
+	add := func(at, number, sign int64, n *numbers) error {
 		var k key
 		if number > 0 {
 			if sv := s.dict.serviceAt(number); !q.selects(sv) {
-				return
+				return nil
 			} else if q.ByService {
 				k.service = sv
 			}
@@ -102,10 +102,14 @@ func (s *sqlStore) buckets(tx *reading, q *CountsQuery, from, to, bucket int64) 
 		k.at -= k.at % bucket
 		b := found[k]
 		if b == nil {
+			if len(found) == s.serviceBuckets {
+				return schemas.Errorf(schemas.CodeBadRequest, "the answer has more than %d buckets by service: ask for a shorter time, wider buckets or one service", s.serviceBuckets)
+			}
 			b = &Bucket{Start: schemas.TimeOf(k.at), Tenant: k.tenant, Service: k.service.service, Done: map[schemas.State]int64{}}
 			found[k] = b
 		}
 		b.add(n, sign)
+		return nil
 	}
 	if err := s.eachCounter(tx, q, from, to, bucket, add); err != nil {
 		return nil, err
@@ -122,7 +126,7 @@ func (s *sqlStore) buckets(tx *reading, q *CountsQuery, from, to, bucket int64) 
 
 // eachCounter passes the counters that a query needs to add: a minute, a service or sum, and 1, or -1 for numbers to
 // be subtracted.
-func (s *sqlStore) eachCounter(tx *reading, q *CountsQuery, from, to, bucket int64, add func(at, number, sign int64, n *numbers)) error {
+func (s *sqlStore) eachCounter(tx *reading, q *CountsQuery, from, to, bucket int64, add func(at, number, sign int64, n *numbers) error) error {
 	width := widths[0]
 	for _, wider := range widths {
 		if bucket%(wider*minuteMs) == 0 && from%(wider*minuteMs) == 0 {
@@ -141,7 +145,7 @@ func (s *sqlStore) eachCounter(tx *reading, q *CountsQuery, from, to, bucket int
 				return err
 			}
 			if query == oneCounter || number > 0 {
-				add(at, number, sign, &n)
+				return add(at, number, sign, &n)
 			}
 			return nil
 		})

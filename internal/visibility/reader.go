@@ -13,13 +13,16 @@ type reader struct {
 	stmts map[string]*sql.Stmt
 }
 
-// reading is a transaction of a reader. ctx bounds it: each checks ctx before a statement. It does not
-// pass ctx on, because database/sql and the driver start a goroutine for each statement with a context
+// reading is a transaction of a reader. ctx bounds it: each checks ctx before a statement, and every
+// rowsBetweenChecks rows. It does not pass ctx on, because database/sql and the driver start a goroutine for each statement with a context
 // that can end.
 type reading struct {
 	ctx context.Context
 	r   *reader
 }
+
+// rowsBetweenChecks is the number of rows between two looks at the context.
+const rowsBetweenChecks = 1000
 
 // transact runs f in a transaction.
 func (r *reader) transact(ctx context.Context, f func(*reading) error) (err error) {
@@ -55,7 +58,13 @@ func (tx *reading) each(query string, args []any, fn func(scan func(...any) erro
 	if err != nil {
 		return err
 	}
-	return scanAll(rows, fn)
+	read := 0
+	return scanAll(rows, func(scan func(...any) error) error {
+		if read++; read%rowsBetweenChecks == 0 && tx.ctx.Err() != nil {
+			return tx.ctx.Err()
+		}
+		return fn(scan)
+	})
 }
 
 // close closes the connection.

@@ -139,7 +139,9 @@ func (q *Query) complete() error {
 			return bad("state %d does not exist", s)
 		}
 	}
-	q.Host = strings.ToLower(q.Host)
+	if !strings.HasPrefix(q.Host, schemas.NATSScheme) { // the case of a subject matters
+		q.Host = strings.ToLower(q.Host)
+	}
 	return nil
 }
 

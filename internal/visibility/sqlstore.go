@@ -32,8 +32,9 @@ type sqlStore struct {
 	all     []*reader
 	// damage is the first error by which a reader found the file damaged; nil for none.
 	damage atomic.Pointer[error]
-	// work and few replace maxWork and maxFew in tests.
-	work, few int64
+	// work, few and serviceBuckets replace maxWork, maxFew and MaxServiceBuckets in tests.
+	work, few      int64
+	serviceBuckets int
 }
 
 // OpenSQL opens the embedded store in a folder, and makes both if they are missing. It deletes a
@@ -57,7 +58,7 @@ func OpenSQL(ctx context.Context, folder string) (s Store, made bool, err error)
 }
 
 func openSQL(ctx context.Context, folder string) (_ *sqlStore, err error) {
-	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, readers: make(chan *reader, readers), work: maxWork, few: maxFew}
+	s := &sqlStore{folder: folder, prepared: map[string]*sql.Stmt{}, readers: make(chan *reader, readers), work: maxWork, few: maxFew, serviceBuckets: MaxServiceBuckets}
 	defer func() {
 		if err != nil {
 			_ = s.Close()

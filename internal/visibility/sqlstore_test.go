@@ -2,6 +2,7 @@ package visibility
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -60,7 +61,7 @@ func randomChange(r *rand.Rand, n int, revision uint64) Change {
 	rec := schemas.Record{
 		Definition: schemas.Definition{
 			AddedMs: base + int64(i)*7001, Service: schemas.TenantService(tenant, pick("orders", "mail", "orders", "bills", "mail")), Source: pick("/a", "/b", "/c"), EventID: event, Type: pick("x", "y"),
-			Group: pick("", "", "g1", "g2", "", "g3", ""), Callback: pick("https://user:secret@a.example/hook?key=1", "", "http://B.example:8080/x", "nats:orders.do", "/path"),
+			Group: pick("", "", "g1", "g2", "", "g3", ""), Callback: pick("https://user:secret@a.example/hook?key=1", "", "http://B.example:8080/x", "nats:orders.do", "/path", "nats:Orders.Do"),
 		},
 		RunState: schemas.RunState{State: states[r.IntN(len(states))], Run: 1, DueMs: base + int64(r.IntN(40))*60_000, MaxAttempt: 5},
 	}
@@ -100,7 +101,7 @@ func queries() (all []Query) {
 		{Source: "/a"}, {Type: "x", Source: "/c"}, {Service: "orders"}, {Group: "g1"}, {Group: "g2", Service: "mail"}, {Tenant: &blue}, {Tenant: &own, Text: "order-7"},
 		{Tenant: &blue, IDPrefix: "order-"}, {States: []schemas.State{schemas.StateFail}}, {States: []schemas.State{schemas.StatePending, schemas.StateSuccess}, Service: "bills"},
 		{DueFrom: at(5), DueTo: at(9)}, {DoneFrom: at(5), DoneTo: at(20)}, {Service: "mail", DueFrom: at(10), DoneTo: at(30)},
-		{Host: "A.example"}, {Host: "b.example:8080"}, {Host: "nats:orders.do"}, {Error: "REFUSED"}, {Error: "503", Service: "orders"}, {Error: "10.0.0.7"}, {Error: "no such error"},
+		{Host: "A.example"}, {Host: "b.example:8080"}, {Host: "nats:orders.do"}, {Host: "nats:Orders.Do"}, {Error: "REFUSED"}, {Error: "503", Service: "orders"}, {Error: "10.0.0.7"}, {Error: "no such error"},
 		{Attributes: map[string]string{"customer": "c2"}}, {Attributes: map[string]string{"customer": "c1", "subject": "s"}, Service: "orders"},
 		{RunsOf: schemas.NewTimerID("/s", "11")}, {Schedule: &no, Text: "order-7"}, {Schedule: &yes},
 		{IDPrefix: "order-1", Service: "mail"}, {IDPrefix: "order-1", Error: "503"}, {IDPrefix: "order-", States: []schemas.State{schemas.StatePending}, DueTo: at(20)},
@@ -335,6 +336,51 @@ func checkSums(t *testing.T, s *sqlStore) {
 				t.Errorf("%+v: got %v, want %v", q, got.Buckets, want)
 			}
 		}
+	}
+}
+
+// TestServiceBuckets: an answer by service has a bounded number of buckets.
+func TestServiceBuckets(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	const services, minutes, most = 20, 24 * 60, 5000
+	s.serviceBuckets = most
+	if _, err := s.conn.ExecContext(t.Context(), "WITH RECURSIVE m(at) AS (SELECT ? UNION ALL SELECT at + 1 FROM m WHERE at < ?), s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?) "+
+		"INSERT INTO counters(width, at, service, added, fired, due, success, fail, cancelled, completed) SELECT 1, at, n, 1, 0, 0, 0, 0, 0, 0 FROM m, s", base/minuteMs, base/minuteMs+minutes-1, services); err != nil {
+		t.Fatal(err)
+	}
+	for i := range services {
+		s.dict.services = append(s.dict.services, service{"", fmt.Sprint("s", i)})
+	}
+	from := time.UnixMilli(base)
+	for _, c := range []struct {
+		name    string
+		q       CountsQuery
+		buckets int // 0 for an error
+	}{
+		{"a day of minutes of all services", CountsQuery{ByService: true, From: from, To: from.Add(24 * time.Hour)}, 0},
+		{"one bucket more than there may be", CountsQuery{ByService: true, From: from, To: from.Add((most/services + 1) * time.Minute)}, 0},
+		{"as many as there may be", CountsQuery{ByService: true, From: from, To: from.Add(most / services * time.Minute)}, most},
+		{"one service", CountsQuery{ByService: true, Service: "s7", From: from, To: from.Add(24 * time.Hour)}, minutes},
+		{"wider buckets", CountsQuery{ByService: true, Bucket: 6 * time.Minute, From: from, To: from.Add(24 * time.Hour)}, services * minutes / 6},
+	} {
+		counts, err := s.Counts(t.Context(), c.q)
+		if len(counts.Buckets) != c.buckets || (schemas.CodeOf(err) == schemas.CodeBadRequest) != (c.buckets == 0) {
+			t.Errorf("%s: got %d buckets and error %v, want %d", c.name, len(counts.Buckets), err, c.buckets)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read := 0
+	err := s.reads(ctx, func(tx *reading) error {
+		return tx.each("SELECT at FROM counters", nil, func(func(...any) error) error {
+			read++
+			cancel()
+			return nil
+		})
+	})
+	if !errors.Is(err, schemas.ErrUnavailable) || read >= rowsBetweenChecks {
+		t.Errorf("a cancelled read of %d rows: error %v", read, err)
 	}
 }
 

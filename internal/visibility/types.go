@@ -98,12 +98,17 @@ type CountsQuery struct {
 	From, To time.Time
 	// Bucket is a whole number of minutes; default one minute. There are at most MaxBuckets.
 	Bucket time.Duration
-	// ByService makes a bucket for each service instead of one for all of them.
+	// ByService makes a bucket for each service instead of one for all of them. There are at most
+	// MaxServiceBuckets that are not empty.
 	ByService bool
 }
 
-// MaxBuckets bounds the buckets of an answer, by time.
-const MaxBuckets = 1500
+const (
+	// MaxBuckets bounds the buckets of an answer, by time.
+	MaxBuckets = 1500
+	// MaxServiceBuckets bounds the buckets of all services. An answer takes about 1 kB of memory for each.
+	MaxServiceBuckets = 50_000
+)
 
 // Counts are numbers of entries. Schedules count in Totals only, their runs as timers.
 type Counts struct {
