@@ -30,21 +30,22 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 // until Stop, or until ctx ends. Errors: schemas.CodeBadRequest for a shard that does not
 // exist.
 func (rd *Reader) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
-	return rd.tail(ctx, shard, fn, func(ctx context.Context, sh *shardSubjects, fn func(*jet.Msg), interrupted func(error)) {
+	return rd.tail(ctx, shard, fn, func(uint64) {}, func(ctx context.Context, sh *shardSubjects, fn func(*jet.Msg), interrupted func(error)) {
 		rd.jet.Follow(ctx, sh.stream, sh.timer+"*", after, fn, interrupted)
 	})
 }
 
 // TailAtPace is Tail for a reader that need not know of a change at once: it reads every pace what
-// has changed meanwhile, so that several changes of a record within it are one.
-func (rd *Reader) TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(Timer)) (*Tail, error) {
-	return rd.tail(ctx, shard, fn, func(ctx context.Context, sh *shardSubjects, fn func(*jet.Msg), interrupted func(error)) {
+// has changed meanwhile, so that several changes of a record within it are one. It passes the sequences of damaged
+// records, and of the markers of removed ones, to skipped, which Shards.HasNext takes for records.
+func (rd *Reader) TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(Timer), skipped func(revision uint64)) (*Tail, error) {
+	return rd.tail(ctx, shard, fn, skipped, func(ctx context.Context, sh *shardSubjects, fn func(*jet.Msg), interrupted func(error)) {
 		rd.jet.FollowAtPace(ctx, sh.stream, sh.timer+"*", after, pace, fn, interrupted)
 	})
 }
 
-// tail passes the records that follow reads to fn.
-func (rd *Reader) tail(ctx context.Context, shard int, fn func(Timer), follow func(context.Context, *shardSubjects, func(*jet.Msg), func(error))) (*Tail, error) {
+// tail passes the records that follow reads to fn, and the sequences of all other messages to skipped.
+func (rd *Reader) tail(ctx context.Context, shard int, fn func(Timer), skipped func(uint64), follow func(context.Context, *shardSubjects, func(*jet.Msg), func(error))) (*Tail, error) {
 	if shard < 0 || shard >= rd.shards.geo.Shards {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "there is no shard %d", shard)
 	}
@@ -55,6 +56,8 @@ func (rd *Reader) tail(ctx context.Context, shard int, fn func(Timer), follow fu
 		follow(ctx, &rd.shards.subjects[shard], func(m *jet.Msg) {
 			if t, ok := rd.dec.decode(m); ok || t.Unread != Readable {
 				fn(t)
+			} else {
+				skipped(m.Sequence)
 			}
 		}, func(err error) { rd.log.Warn().Int("shard", shard).Err(err).Msg("tail interrupted; resuming") })
 	}()

@@ -40,7 +40,7 @@ type endless struct {
 	ended  chan []store.Timer
 }
 
-func (e *endless) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Duration, fn func(store.Timer)) (*store.Tail, error) {
+func (e *endless) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Duration, fn func(store.Timer), _ func(uint64)) (*store.Tail, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {

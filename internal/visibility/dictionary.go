@@ -83,7 +83,12 @@ func (t *tally) add(o tally) {
 // dictionary has the numbers of series, errors and services, and how many entries each series has
 // in each state, and each error. The writer adds to it, readers use it. Numbers begin with 1.
 type dictionary struct {
-	mu       sync.RWMutex
+	mu sync.RWMutex
+	numbering
+}
+
+// numbering is the content of a dictionary.
+type numbering struct {
 	series   []series // by number - 1
 	errors   []string
 	services []service
@@ -99,11 +104,20 @@ type dictionary struct {
 // otherError is the text of the errors that exceed maxErrors. No key has it.
 const otherError = "\x00"
 
-// load reads the dictionary of a file.
+// load reads the dictionary of a file. After an error the dictionary is as before.
 func (d *dictionary) load(ctx context.Context, db *sql.DB) error {
+	var n numbering
+	if err := n.load(ctx, db); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.series, d.errors, d.services, d.totals, d.failed, d.rows = nil, nil, nil, nil, nil, 0
+	d.numbering = n
+	return nil
+}
+
+// load reads the dictionary of a file.
+func (d *numbering) load(ctx context.Context, db *sql.DB) error {
 	d.seriesN, d.errorN, d.serviceN = map[series]int64{}, map[string]int64{}, map[service]int64{}
 	err := eachRow(ctx, db, "SELECT tenant, service, source, type, host FROM series ORDER BY n", func(scan func(...any) error) error {
 		var s series

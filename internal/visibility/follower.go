@@ -39,7 +39,7 @@ type Buckets interface {
 	Geometry() schemas.Geometry
 	// Retention returns the time for which the record of a timer stays after the timer is done.
 	Retention() time.Duration
-	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer)) (*store.Tail, error)
+	TailAtPace(ctx context.Context, shard int, after uint64, pace time.Duration, fn func(store.Timer), skipped func(revision uint64)) (*store.Tail, error)
 	Newest(ctx context.Context, shard int) (store.Newest, error)
 	HasNext(ctx context.Context, shard int, after uint64) (bool, error)
 	EachRecord(ctx context.Context, shard int, fn func(id schemas.TimerID, revision uint64, open bool)) error
@@ -162,7 +162,8 @@ func (f *follower) begin(ctx context.Context) error {
 	f.queue.begin(after)
 	f.report(func(p *Progress) { p.CatchingUp, p.CountsOnly = true, false })
 	for shard := range after {
-		tail, err := f.o.Buckets.TailAtPace(ctx, shard, after[shard], tailPace, func(t store.Timer) { f.offer(shard, &t) })
+		skipped := func(revision uint64) { f.queue.passBy(shard, revision) }
+		tail, err := f.o.Buckets.TailAtPace(ctx, shard, after[shard], tailPace, func(t store.Timer) { f.offer(shard, &t) }, skipped)
 		if err != nil {
 			f.stopTails()
 			return err
@@ -323,7 +324,7 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 	if paced {
 		most = f.pace.rows(f.rowCost)
 	}
-	changes, read, arrived := f.queue.take(most)
+	changes, read, arrived, replaced := f.queue.take(most)
 	defer f.queue.wrote(len(changes))
 	b := Batch{Changes: changes, Offsets: map[int]Offset{}}
 	// The order of due times writes neighbouring index entries together.
@@ -355,7 +356,7 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 		}
 	}
 	if err := f.store.Write(ctx, b); err != nil {
-		f.queue.giveBack(changes)
+		f.queue.giveBack(changes, replaced)
 		return err
 	}
 	f.queue.uncount(changes, f.target)
@@ -371,7 +372,7 @@ func (f *follower) writeQueued(ctx context.Context, paced bool) error {
 		f.rowCost = (3*f.rowCost + took/time.Duration(n)) / 4
 	}
 	f.grown += len(b.Changes)
-	f.o.metrics.written(len(b.Changes), arrived-len(b.Changes), took)
+	f.o.metrics.written(len(b.Changes), replaced, took)
 	return nil
 }
 

@@ -63,7 +63,7 @@ func flag(on bool) float64 {
 // written takes note of a transaction.
 func (m *metrics) written(rows, coalesced int, took time.Duration) {
 	m.rows.Add(float64(rows))
-	m.coalesced.Add(float64(max(coalesced, 0)))
+	m.coalesced.Add(float64(coalesced))
 	m.seconds.Add(took.Seconds())
 }
 

@@ -48,7 +48,9 @@ type queue struct {
 	writing int
 	read    []uint64 // by shard: the last revision that is in the queue or written
 	arrived int      // changes since the last take
-	skipped uint64
+	// replaced is the number of queued changes that later ones have replaced since the last take.
+	replaced int
+	skipped  uint64
 	// waited is true if a tail has waited for room while limit was below most, in mode following.
 	waited bool
 	// overlay has the outcomes that were only counted, and whose rows are not written yet.
@@ -91,6 +93,9 @@ func (q *queue) put(c *Change) {
 	case q.mode == counting:
 		q.count(c)
 	default:
+		if q.changes[c.ID] != nil {
+			q.replaced++
+		}
 		q.changes[c.ID] = c
 		q.read[c.Shard] = c.Revision
 	}
@@ -139,11 +144,12 @@ func overlayKeyOf(r *schemas.Record) (k overlayKey, ok bool) {
 }
 
 // take takes at most n changes, of each shard those with the lowest revisions, and returns the revisions up to which
-// they go. Call wrote once they are written.
-func (q *queue) take(n int) (changes []*Change, read []uint64, arrived int) {
+// they go, and the numbers of changes that have arrived and that were replaced since the last take. Call wrote once they
+// are written.
+func (q *queue) take(n int) (changes []*Change, read []uint64, arrived, replaced int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	read, arrived = slices.Clone(q.read), q.arrived
+	read, arrived, replaced = slices.Clone(q.read), q.arrived, q.replaced
 	if len(q.changes) <= n {
 		changes = make([]*Change, 0, len(q.changes))
 		for _, c := range q.changes {
@@ -153,9 +159,9 @@ func (q *queue) take(n int) (changes []*Change, read []uint64, arrived int) {
 	} else {
 		changes = q.takeLowest(n, read)
 	}
-	q.arrived, q.writing = 0, len(changes)
+	q.arrived, q.replaced, q.writing = 0, 0, len(changes)
 	q.room.Broadcast() // in mode counting, and for changes of timers that are no longer queued
-	return changes, read, arrived
+	return changes, read, arrived, replaced
 }
 
 // takeLowest takes at most n of the queued changes, which are more than n: from each shard a proportional part, with the
@@ -189,10 +195,11 @@ func (q *queue) wrote(rows int) {
 	q.room.Broadcast()
 }
 
-// giveBack puts changes back that could not be written.
-func (q *queue) giveBack(changes []*Change) {
+// giveBack puts changes back that could not be written, and the number of those that were replaced.
+func (q *queue) giveBack(changes []*Change, replaced int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.replaced += replaced
 	for _, c := range changes {
 		if newer, ok := q.changes[c.ID]; !ok || newer.Revision < c.Revision {
 			q.changes[c.ID] = c

@@ -120,7 +120,7 @@ func (b *buckets) EachRecord(_ context.Context, _ int, fn func(schemas.TimerID, 
 	return nil
 }
 
-func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Duration, fn func(store.Timer)) (*store.Tail, error) {
+func (b *buckets) TailAtPace(ctx context.Context, _ int, after uint64, _ time.Duration, fn func(store.Timer), _ func(uint64)) (*store.Tail, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -244,9 +244,13 @@ func TestCoalesce(t *testing.T) {
 	for revision := range uint64(1000) {
 		q.put(&Change{ID: schemas.NewTimerID("/a", fmt.Sprint(revision%5)), Revision: revision + 1})
 	}
-	changes, read, arrived := q.take(math.MaxInt)
-	if len(changes) != 5 || read[0] != 1000 || arrived != 1000 {
-		t.Errorf("got %d changes up to %v of %d, want 5 up to 1000 of 1000", len(changes), read, arrived)
+	first, _, _, replaced := q.take(2)
+	if len(first) != 2 || replaced != 995 {
+		t.Errorf("got %d changes, and %d replaced ones, want 2 and 995", len(first), replaced)
+	}
+	changes, read, arrived, replaced := q.take(math.MaxInt)
+	if changes = append(changes, first...); len(changes) != 5 || read[0] != 1000 || arrived != 0 || replaced != 0 {
+		t.Errorf("got %d changes up to %v, %d more and %d replaced ones, want 5 up to 1000, and no others", len(changes), read, arrived, replaced)
 	}
 	for _, c := range changes {
 		if c.Revision <= 995 {
@@ -404,7 +408,7 @@ func TestTakeLowest(t *testing.T) {
 		queued, before := len(q.changes), make([]uint64, shards)
 		for queued > 0 {
 			n := 1 + rng.IntN(300)
-			changes, read, _ := q.take(n)
+			changes, read, _, _ := q.take(n)
 			if len(changes) > n || queued > n && len(changes) < n-shards {
 				t.Fatalf("%d of %d changes taken, want %d", len(changes), queued, min(n, queued))
 			}

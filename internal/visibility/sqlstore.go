@@ -21,8 +21,10 @@ var ErrDamagedFile = errors.New("the file of the search index is damaged")
 
 // sqlStore is the embedded Store. Write, Prune, Reconcile and Offsets are for one goroutine.
 type sqlStore struct {
-	folder   string
-	dict     dictionary
+	folder string
+	dict   dictionary
+	// stale is true if the dictionary may have numbers that are not stored.
+	stale    bool
 	write    *sql.DB
 	conn     *sql.Conn // of write
 	prepared map[string]*sql.Stmt
@@ -201,6 +203,12 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	}
 	ctx = context.WithoutCancel(ctx)
 	defer func() { err = asDamaged(err) }()
+	if s.stale {
+		if err := s.dict.load(ctx, s.read); err != nil {
+			return err
+		}
+		s.stale = false
+	}
 	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
@@ -213,8 +221,8 @@ func (s *sqlStore) transact(ctx context.Context, f func(w *writing) error) (err 
 	}
 	if err != nil {
 		_, undo := s.conn.ExecContext(ctx, "ROLLBACK")
-		// After a rollback the dictionary may have numbers that are not stored.
-		return errors.Join(err, undo, s.dict.load(ctx, s.read))
+		s.stale = true
+		return errors.Join(err, undo)
 	}
 	s.dict.add(w.totals, w.failed)
 	return nil

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -336,6 +337,42 @@ func checkSums(t *testing.T, s *sqlStore) {
 				t.Errorf("%+v: got %v, want %v", q, got.Buckets, want)
 			}
 		}
+	}
+}
+
+// TestFailedReload: if the dictionary cannot be read after a transaction has failed, the next one reads it first.
+func TestFailedReload(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	s := openTest(t, folder)
+	r := rand.New(rand.NewPCG(3, 9))
+	first := randomChange(r, 1, 1)
+	write(t, s, first)
+	later, other := first, randomChange(r, 1000, 2)
+	later.Revision, later.Record.Service = 3, "new"
+	broken := errors.New("no room")
+	if err := s.transact(t.Context(), func(w *writing) error { return errors.Join(w.changeOne(&other), broken) }); !errors.Is(err, broken) {
+		t.Fatalf("got error %v, want %v", err, broken)
+	}
+	was := s.read
+	var err error
+	if s.read, err = openDB(filepath.Join(t.TempDir(), "none", fileName), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write(t.Context(), Batch{Changes: []*Change{&later}}); err == nil {
+		t.Error("a write without a dictionary succeeded")
+	}
+	if rows, _ := s.Size(); rows != 1 {
+		t.Errorf("the dictionary counts %d entries, want 1", rows)
+	}
+	if err := s.read.Close(); err != nil {
+		t.Error(err)
+	}
+	s.read = was
+	write(t, s, later, other)
+	again := openTest(t, folder) // what is stored has the same numbers
+	if got, want := all(t, again, Query{}), all(t, s, Query{}); len(got) != 2 || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
@@ -317,6 +318,35 @@ func TestAwayForLong(t *testing.T) {
 	}
 	if added := again.added(t); added != 3 {
 		t.Errorf("%d timers count as added, want 3", added)
+	}
+}
+
+// TestPassesDamage: a damaged record, or the marker of a removed one, that is the newest of its shard does not keep the index
+// behind.
+func TestPassesDamage(t *testing.T) {
+	t.Parallel()
+	n := start(t, options(t))
+	nc, err := n.Connect("damage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	for _, m := range []nats.Msg{{Data: []byte("damaged")}, {Header: nats.Header{"KV-Operation": {"PURGE"}}}} {
+		id := n.add(t, fmt.Sprint("damaged", len(m.Header)), `"timerafter":"PT1H"`)
+		shard := n.Store().Geometry().Shard(id)
+		last, err := n.Store().LastSeq(t.Context(), shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Subject = fmt.Sprintf("$KV.%s.timer.%s", schemas.BucketTimers(shard), id)
+		if _, err := nc.RequestMsg(&m, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		waittest.Until(t, "an index that is up to date", func() bool {
+			more, err := n.Store().HasNext(t.Context(), shard, last)
+			p := n.Visibility().Progress()
+			return err == nil && more && p.Behind == 0 && !p.CatchingUp && time.Since(p.AsOf) < 10*time.Second
+		}, func() string { return fmt.Sprintf("%+v", n.Visibility().Progress()) })
 	}
 }
 
