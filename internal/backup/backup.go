@@ -37,6 +37,7 @@ package backup
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -318,23 +319,28 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		}
 	}
 	var made []string
+	id := rand.Text()
 	failed := func(err error) error {
-		if left := undo(ctx, c, o, made); left != nil {
+		if left := undo(ctx, c, o, id, made); left != nil {
 			return errors.Join(err, left)
 		}
 		return fmt.Errorf("%w; the restore has removed the streams that it made", err)
 	}
-	if err := store.BeginRestore(ctx, c, o.Replicas); err != nil {
+	if err := store.BeginRestore(ctx, c, id, o.Replicas); err != nil {
 		return m, failed(err)
 	}
 	for _, s := range m.Streams {
+		err := restoreStream(ctx, c, o, s, filepath.Join(dir, s.Name))
+		if errors.Is(err, jet.ErrExists) { // it is somebody else's, so it stays
+			return m, failed(schemas.Errorf(schemas.CodeConflict, "somebody has made stream %s meanwhile: %w", s.Name, err))
+		}
 		made = append(made, s.Name)
-		if err := restoreStream(ctx, c, o, s, filepath.Join(dir, s.Name)); err != nil {
+		if err != nil {
 			return m, failed(err)
 		}
 		o.Progress(s)
 	}
-	if err := store.EndRestore(ctx, c); err != nil {
+	if err := store.EndRestore(ctx, c, id); err != nil {
 		return m, failed(err)
 	}
 	return m, nil
@@ -371,8 +377,9 @@ func openArchive(dir string) (*os.File, error) {
 	return f, err
 }
 
-// undo removes the streams of a restore that failed, also if ctx has ended, and then the mark of the restore.
-func undo(ctx context.Context, c *jet.Client, o Options, names []string) error {
+// undo removes the streams of a restore that failed, also if ctx has ended, and then the mark of the restore, unless
+// that is gone or another restore's.
+func undo(ctx context.Context, c *jet.Client, o Options, id string, names []string) error {
 	bounded := func(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Timeout)
 		defer cancel()
@@ -387,7 +394,11 @@ func undo(ctx context.Context, c *jet.Client, o Options, names []string) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	return bounded(func(ctx context.Context) error { return store.EndRestore(ctx, c) })
+	err := bounded(func(ctx context.Context) error { return store.EndRestore(ctx, c, id) })
+	if errors.Is(err, schemas.ErrConflict) {
+		return nil
+	}
+	return err
 }
 
 func makeEmpty(dir string) error {

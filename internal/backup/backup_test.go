@@ -109,7 +109,7 @@ func TestInterruptedRestoreIsNotCopied(t *testing.T) {
 	if _, err := Restore(t.Context(), Options{Conn: nc}, oldBackup); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.BeginRestore(t.Context(), client(t, nc), 1); err != nil {
+	if err := store.BeginRestore(t.Context(), client(t, nc), "another", 1); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "backup")
@@ -118,6 +118,76 @@ func TestInterruptedRestoreIsNotCopied(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, manifestName)); err == nil {
 		t.Error("a backup of an account that is restored in part is complete")
+	}
+}
+
+// TestRestoreTogether: of several restores that begin at the same moment one restores every stream. The others fail,
+// and remove nothing.
+func TestRestoreTogether(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t, natstest.MaxStore(64<<30))
+	m, err := Read(oldBackup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, errs := make(chan struct{}), make(chan error)
+	const restores = 8
+	for range restores {
+		nc := s.Connect()
+		go func() {
+			<-begin
+			_, err := Restore(t.Context(), Options{Conn: nc}, oldBackup)
+			errs <- err
+		}()
+	}
+	close(begin)
+	done := 0
+	for range restores {
+		switch err := <-errs; {
+		case err == nil:
+			done++
+		case schemas.CodeOf(err) != schemas.CodeConflict:
+			t.Errorf("a restore at the same time as others: %v, code %q, want conflict", err, schemas.CodeOf(err))
+		}
+	}
+	have := 0
+	if err := client(t, s.Connect()).Streams(t.Context(), func(*jet.StreamInfo) { have++ }); err != nil {
+		t.Fatal(err)
+	}
+	if done != 1 || have != len(m.Streams) {
+		t.Errorf("%d restores succeeded, and there are %d streams; want 1 and %d", done, have, len(m.Streams))
+	}
+}
+
+// TestRestoreDisturbed: a restore whose mark is removed fails, and so does a restore that finds a stream which another client
+// has made meanwhile. It removes its own streams, and not that one.
+func TestRestoreDisturbed(t *testing.T) {
+	t.Parallel()
+	for name, disturb := range map[string]func(*jet.Client) error{
+		"": func(c *jet.Client) error { return c.DeleteStream(t.Context(), "BELFRY_RESTORING") },
+		schemas.StreamDead: func(c *jet.Client) error {
+			return c.CreateStream(t.Context(), jet.StreamConfig{Name: schemas.StreamDead, Subjects: []string{"other"}})
+		},
+	} {
+		nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
+		c := client(t, nc)
+		_, err := Restore(t.Context(), Options{Conn: nc, Progress: func(s Stream) {
+			if s.Name == "KV_timers_0" {
+				if err := disturb(c); err != nil {
+					t.Error(err)
+				}
+			}
+		}}, oldBackup)
+		if schemas.CodeOf(err) != schemas.CodeConflict || !strings.Contains(err.Error(), "has removed the streams") {
+			t.Errorf("%q: %v, code %q, want conflict", name, err, schemas.CodeOf(err))
+		}
+		var left []string
+		if err := c.Streams(t.Context(), func(s *jet.StreamInfo) { left = append(left, s.Config.Name) }); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Join(left, " ") != name {
+			t.Errorf("streams %q are left, want %q", left, name)
+		}
 	}
 }
 

@@ -19,16 +19,33 @@ const restoringBytes = 4096
 // undoRestore tells the user how to remove an incomplete restore.
 const undoRestore = "a restore was interrupted, or still runs, so some streams are missing: wait for its end, or remove the new data folder (in an account of your own: the streams TIMERS_…, KV_… and " + restoringStream + ") and restore again"
 
-// BeginRestore marks the account as incomplete. It can be repeated.
-func BeginRestore(ctx context.Context, c *jet.Client, replicas int) error {
-	return c.CreateStream(ctx, jet.StreamConfig{
-		Name: restoringStream, Description: "Belfry: a restore runs, or was interrupted", Subjects: []string{restoringStream},
+// BeginRestore marks the account as incomplete. The id is that of the restore: JetStream refuses the mark of another
+// one, so of several restores that begin at the same moment only one goes on. It can be repeated with the same id.
+// Errors: schemas.ErrConflict while another restore has begun and has not ended.
+func BeginRestore(ctx context.Context, c *jet.Client, id string, replicas int) error {
+	err := c.CreateStream(ctx, jet.StreamConfig{
+		Name: restoringStream, Description: restoreMark(id), Subjects: []string{restoringStream},
 		Storage: jet.FileStorage, Replicas: max(replicas, 1), MaxBytes: restoringBytes,
 	})
+	if errors.Is(err, jet.ErrExists) {
+		return schemas.Errorf(schemas.CodeConflict, "%s", undoRestore)
+	}
+	return err
 }
 
-// EndRestore marks the account as complete.
-func EndRestore(ctx context.Context, c *jet.Client) error {
+// restoreMark is the description of the stream that marks the account.
+func restoreMark(id string) string { return "Belfry: restore " + id + " runs, or was interrupted" }
+
+// EndRestore marks the account as complete. Errors: schemas.ErrConflict if it does not have the mark of the restore
+// with the id. Then somebody has removed the mark, and perhaps streams.
+func EndRestore(ctx context.Context, c *jet.Client, id string) error {
+	info, err := c.Stream(ctx, restoringStream)
+	if errors.Is(err, jet.ErrNoStream) || err == nil && info.Config.Description != restoreMark(id) {
+		return schemas.Errorf(schemas.CodeConflict, "stream %s of this restore is gone: somebody has removed it, and perhaps restored streams", restoringStream)
+	}
+	if err != nil {
+		return err
+	}
 	return c.DeleteStream(ctx, restoringStream)
 }
 
