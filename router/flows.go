@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -276,9 +277,9 @@ func (s *Service) writeLimit(ctx context.Context, next, old *store.FlowLimit, by
 // the key.
 func noLimit(set *store.FlowSet, key string) error {
 	l, ok := find(set, key)
-	if t := targetInfo(set, key); ok && t != nil {
+	if t, asked := set.Target(key); ok && asked {
 		if l = set.Configured(key); l.Pattern == "" {
-			return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: its target %s allows %d calls a minute, until %s or its next answer", key, t.URL, t.PerMinute, t.Until.Format(time.RFC3339))
+			return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: its target allows %d calls a minute, until %s or its next answer", key, t.PerMinute, schemas.TimeOf(t.UntilMs).Format(time.RFC3339))
 		}
 	}
 	if ok {
@@ -335,7 +336,7 @@ func (s *Service) FlowList(ctx context.Context, _ struct{}) (schemas.FlowListRep
 		}
 		slices.SortFunc(reply.Limits, func(a, b schemas.FlowLimitInfo) int { return strings.Compare(a.Key, b.Key) })
 		for i := range reply.Limits {
-			reply.Limits[i].Target = targetInfo(set, reply.Limits[i].Key)
+			reply.Limits[i].Target = s.targetInfo(set, reply.Limits[i].Key)
 		}
 		return reply, nil
 	})
@@ -375,7 +376,7 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 			if limit.Target != nil { // its generation is not the revision of a stored limit
 				reply.Limit.Revision = set.Configured(q.Key).Rev
 			}
-			reply.Limit.Target = targetInfo(set, q.Key)
+			reply.Limit.Target = s.targetInfo(set, q.Key)
 		}
 		ours := func(key string) bool {
 			if !pattern {
@@ -496,13 +497,26 @@ func keyInfo(l *store.FlowLimit, st *store.FlowKeyState, waits *flowWaits, nowMs
 	return info
 }
 
-// targetInfo describes the rate that the target of a flow key allows; nil if it names none.
-func targetInfo(set *store.FlowSet, key string) *schemas.FlowTarget {
+// targetInfo describes the rate that the target of a flow key allows; nil if it names none. All tenants share the
+// key of a host, so the URL may be that of another tenant's webhook: without the scope of all tenants it has no path.
+func (s *Service) targetInfo(set *store.FlowSet, key string) *schemas.FlowTarget {
 	t, ok := set.Target(key)
 	if !ok {
 		return nil
 	}
+	if !s.scope.All {
+		t.URL = originOf(t.URL)
+	}
 	return &schemas.FlowTarget{PerMinute: t.PerMinute, URL: t.URL, Asked: schemas.TimeOf(t.AtMs), Until: schemas.TimeOf(t.UntilMs)}
+}
+
+// originOf returns the scheme and the host of a URL; "/…" for a path without them.
+func originOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return "/…"
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 // limitInfo describes a stored limit.

@@ -343,7 +343,7 @@ func TestFlowTargetRates(t *testing.T) {
 	if l := f.flowOf("alone").Limit; l == nil || l.Key != "alone" || l.Rate != "120/1m" || l.Burst != 1 || l.Revision != 0 || l.Target == nil || l.Target.PerMinute != 120 || l.Target.URL != "https://alone/hook" || l.Target.Until.UnixMilli() != until {
 		t.Errorf("a key without a limit: %+v", l)
 	}
-	if code, text := f.answer("flow.delete", []byte(`{"key":"alone"}`), nil); code != string(schemas.CodeNotFound) || !strings.Contains(text, "https://alone/hook allows 120 calls a minute") {
+	if code, text := f.answer("flow.delete", []byte(`{"key":"alone"}`), nil); code != string(schemas.CodeNotFound) || !strings.Contains(text, "its target allows 120 calls a minute") || strings.Contains(text, "hook") {
 		t.Errorf("the delete of a rate that a target allows: %s: %s", code, text)
 	}
 	rev := f.flow("set", `{"key":"lower","rate":"100/m","parallel":3}`).Limit.Revision
@@ -361,6 +361,18 @@ func TestFlowTargetRates(t *testing.T) {
 	}
 	if l := all.Limits; len(l) != 2 || l[0].Key != "alone" || l[0].Rate != "120/1m" || l[0].Target == nil || l[1].Rate != "100/1m" || l[1].Target == nil || l[1].Revision != rev {
 		t.Errorf("the list: %+v", l)
+	}
+	// The URL may be that of a tenant's webhook.
+	team := f.r.In(router.Scope{})
+	got, err := available(t, "flow.get", func() (schemas.FlowStatus, error) {
+		return team.FlowGet(t.Context(), schemas.FlowRequest{Key: "alone"})
+	})
+	if err != nil || got.Limit == nil || got.Limit.Target == nil || got.Limit.Target.URL != "https://alone" {
+		t.Errorf("a key for a caller of the default tenant: %+v, %v", got.Limit, err)
+	}
+	listed, err := available(t, "flow.list", func() (schemas.FlowListReply, error) { return team.FlowList(t.Context(), struct{}{}) })
+	if l := listed.Limits; err != nil || len(l) != 2 || l[0].Target == nil || l[0].Target.URL != "https://alone" || l[1].Target.URL != "https://lower" {
+		t.Errorf("the list for a caller of the default tenant: %+v, %v", l, err)
 	}
 	if l := f.flow("set", fmt.Sprintf(`{"key":"lower","rate":"20/m","revision":%d}`, rev)).Limit; l.Rate != "20/1m" || l.Target != nil {
 		t.Errorf("set: %+v", l)

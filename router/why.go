@@ -183,7 +183,8 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 
 // whyDeferred describes the hold or the present limit of a flow key; nil if they cannot be read. All tenants
 // share the key of a host. A tenant therefore does not see the parts that may come from others: the reason of a
-// hold, the URL that was asked for a rate, the note and the caller of a pause, and the error of a limit.
+// hold, the note and the caller of a pause, and the error of a limit. Only a caller that sees all tenants sees the
+// URL that was asked for a rate.
 func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	set, err := s.o.Store.RefreshFlows(ctx)
 	if err != nil {
@@ -232,7 +233,7 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	text += " is " + strings.Join(parts, ", ") + "."
 	if l.Target != nil {
 		target := l.Target.URL
-		if !shared {
+		if !s.scope.All {
 			target = key
 		}
 		text += fmt.Sprintf(" Its target %s allows %d calls a minute.", target, l.Target.PerMinute)

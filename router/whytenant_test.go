@@ -11,7 +11,8 @@ import (
 )
 
 // TestWhyOfTenant: the flow key of a host is shared. A tenant sees why its event waits for the key, without
-// the parts that may come from others; Belfry's own account sees them.
+// the parts that may come from others; Belfry's own account sees them. The default tenant does not see the URL that a
+// tenant has asked.
 func TestWhyOfTenant(t *testing.T) {
 	t.Parallel()
 	f, _ := flowFixture(t)
@@ -42,17 +43,20 @@ func TestWhyOfTenant(t *testing.T) {
 		if err := shared[key](host); err != nil {
 			t.Fatal(err)
 		}
-		id := schemas.NewTenantTimerID("globex", "/test", key)
-		rec := schemas.Record{
-			Definition: schemas.Definition{Service: "globex=s", Source: "/test", EventID: key, Type: "t", Callback: "https://" + host + "/own"},
-			RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: 3, DueMs: now / 1e6, ScheduledMs: now / 1e6},
+		ids := map[string]schemas.TimerID{}
+		for tenant, service := range map[string]string{"globex": "globex=s", "": "s"} {
+			ids[tenant] = schemas.NewTenantTimerID(tenant, "/test", key)
+			rec := schemas.Record{
+				Definition: schemas.Definition{Service: service, Source: "/test", EventID: key, Type: "t", Callback: "https://" + host + "/own"},
+				RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: 3, DueMs: now / 1e6, ScheduledMs: now / 1e6},
+			}
+			rec.FiredMs = rec.DueMs
+			rec.Defer(host, 0, rec.DueMs, true)
+			if res := f.store.Create(t.Context(), []store.Write{{ID: ids[tenant], Record: &rec}}); res[0].Err != nil {
+				t.Fatal(res[0].Err)
+			}
 		}
-		rec.FiredMs = rec.DueMs
-		rec.Defer(host, 0, rec.DueMs, true)
-		if res := f.store.Create(t.Context(), []store.Write{{ID: id, Record: &rec}}); res[0].Err != nil {
-			t.Fatal(res[0].Err)
-		}
-		why := func(s *router.Service) string {
+		why := func(s *router.Service, id schemas.TimerID) string {
 			t.Helper()
 			reply, err := available(t, "why of "+key, func() (schemas.WhyReply, error) {
 				return s.Why(t.Context(), schemas.WhyRequest{TimerRef: schemas.TimerRef{Timer: id.String()}})
@@ -62,11 +66,14 @@ func TestWhyOfTenant(t *testing.T) {
 			}
 			return strings.Join(reply.Answers[0].Notes, " ")
 		}
-		if text := why(globex); !strings.Contains(text, want) || strings.Contains(text, "acme") {
+		if text := why(globex, ids["globex"]); !strings.Contains(text, want) || strings.Contains(text, "acme") {
 			t.Errorf("globex sees %q, want %q and nothing of acme", text, want)
 		}
-		if text := why(f.r.Service); !strings.Contains(text, "acme") {
+		if text := why(f.r.Service, ids["globex"]); !strings.Contains(text, "acme") {
 			t.Errorf("Belfry's own account sees %q, want what comes from acme, too", text)
+		}
+		if text := why(f.r.In(router.Scope{}), ids[""]); !strings.Contains(text, want) || strings.Contains(text, "/acme") {
+			t.Errorf("the default tenant sees %q, want %q and no URL of acme", text, want)
 		}
 	}
 }

@@ -112,7 +112,8 @@ type FlowLimitInfo struct {
 type FlowTarget struct {
 	// PerMinute is the number of calls a minute.
 	PerMinute int `json:"per_minute"`
-	// URL is the target that allows no more, without query and credentials.
+	// URL is the target that allows no more, without query and credentials. For a caller that does not see all
+	// tenants it has no path.
 	URL string `json:"url"`
 	// Asked is the time of the answer. Until is the time at which the rate ends, unless the target is
 	// asked again before.

@@ -401,6 +401,9 @@ var planted = []plant{
 	{m("flow: tenants share flow keys", "schemas/flow.go", "return TenantService(TenantOf(service), flow)", "return flow"), "./schemas", "TestFlowKeyOfTenant"},
 	{m("flow: a pause of a group holds that of every tenant", "internal/store/flows.go", "schemas.TenantService(tenant, group))", "group)"), "./internal/store", "TestHold"},
 	{m("flow: targets of a tenant are not asked", "functions/settings.go", "return ServiceConfig{WebhookOrigin: s.Tenants[tenant].WebhookOrigin}", "return ServiceConfig{}"), "./functions", "TestWebhookOfTenant"},
+	{m("flow: the default tenant sees the URL that a tenant asked", "router/flows.go", "if !s.scope.All {", "if s.scope.Tenant != \"\" {"), "./router", "TestFlowTargetRates"},
+	{m("flow: why shows the default tenant the URL that a tenant asked", "router/why.go", "if !s.scope.All {", "if !shared {"), "./router", "TestWhyOfTenant"},
+	{m("flow: the error of a key without a limit names the URL of its target", "router/flows.go", "its next answer\", key, t.PerMinute,", "its next answer\", key+\" \"+t.URL, t.PerMinute,"), "./router", "TestFlowTargetRates"},
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := t.Record.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
 	// Order within a key.
