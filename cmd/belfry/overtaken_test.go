@@ -95,20 +95,31 @@ func TestSlowCallbacksAreReported(t *testing.T) {
 	}
 }
 
-// TestOpenCircuitIsReported: status and doctor name a target that cannot be reached, and why.
+// TestOpenCircuitIsReported: status and doctor name a target that cannot be reached, and why, also if its
+// circuit opens again after a reset.
 func TestOpenCircuitIsReported(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "", "--allow-loopback")
 	target := tcptest.FreeAddress(t)
-	for i := range flow.DefaultCircuit {
-		if r := n.client(t, "add", "--in", "0s", "--svc", "down", "--id", strconv.Itoa(i), "--source", "/circuit", "--callback", "http://"+target); r.code != exitOK {
-			t.Fatal(r)
+	call := func(from int) {
+		t.Helper()
+		for i := range flow.DefaultCircuit {
+			if r := n.client(t, "add", "--in", "0s", "--svc", "down", "--id", strconv.Itoa(from+i), "--source", "/circuit", "--callback", "http://"+target); r.code != exitOK {
+				t.Fatal(r)
+			}
 		}
 	}
 	want := "flow key " + target + " cannot be reached since "
-	waittest.Until(t, "status names the target", func() bool {
+	named := func() bool {
 		return strings.Contains(strings.Join(ok[statusJSON](t, n, "status")[0].Problems, ";"), want)
-	})
+	}
+	call(0)
+	waittest.Until(t, "status names the target", named)
+	if r := n.client(t, "flow", "reset", target); r.code != exitOK {
+		t.Fatal(r)
+	}
+	call(flow.DefaultCircuit)
+	waittest.Until(t, "status names the target again", named)
 	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, want) || !strings.Contains(r.out, "refused") {
 		t.Errorf("doctor: %v, want %q and the error", r, want)
 	}

@@ -52,8 +52,8 @@ type FlowHold struct {
 	AtMs int64
 	By   string
 	// EndedMs is the time at which a circuit was closed, or the hold was reset, in Unix milliseconds;
-	// 0 for never. The events that wait for the hold are then moved. Hold may have a pause
-	// since then.
+	// 0 for never. The events that wait for the hold are then moved. Hold may have a pause, or an
+	// open circuit, since then.
 	EndedMs int64
 
 	// stored is when the stream's leader stored the hold.
@@ -117,7 +117,7 @@ func (s *FlowSet) Holds(nowNs int64) []FlowHold {
 
 // OpenCircuits returns the holds whose circuit is open at a time in Unix nanoseconds, by key.
 func (s *FlowSet) OpenCircuits(nowNs int64) []FlowHold {
-	return s.holdsIf(func(h *FlowHold) bool { return h.EndedMs == 0 && h.Hold.OpenAt(nowNs) })
+	return s.holdsIf(func(h *FlowHold) bool { return h.Hold.OpenAt(nowNs) })
 }
 
 // EndedHolds returns the holds with EndedMs, by key.

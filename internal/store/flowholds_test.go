@@ -85,6 +85,11 @@ func TestHolds(t *testing.T) {
 	if h, _ := set.HoldOf("api.example.com"); h.Hold != (flow.Hold{}) || len(set.EndedHolds()) != 1 || len(set.Holds(now.UnixNano())) != 0 {
 		t.Errorf("an ended hold is not shown as ended: %+v", set.EndedHolds())
 	}
+	change(a, func(h *store.FlowHold) bool { return h.Hold.Open(now.UnixNano()) })
+	set, _ = a.FlowsNow()
+	if len(set.EndedHolds()) != 1 || len(set.OpenCircuits(now.UnixNano())) != 1 {
+		t.Errorf("a circuit that opened after the end of a hold is not shown as open: %+v", set.Holds(now.UnixNano()))
+	}
 	subject := "$KV." + schemas.BucketFlows + ".limit.hold." + base64.RawURLEncoding.EncodeToString([]byte("api.example.com"))
 	if _, err := natstest.JetStream(t, server.Connect()).Publish(ctx, subject, []byte("{")); err != nil {
 		t.Fatal(err)

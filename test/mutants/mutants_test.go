@@ -393,6 +393,7 @@ var planted = []plant{
 	{m("flow hold: an open circuit admits every event", "internal/flow/hold.go", "case nowNs < h.ProbeNs:", "case false:"), "./internal/flow", "TestHoldSimulation"},
 	{m("flow hold: a probe does not delay the next", "internal/flow/hold.go", "h.ProbeNs = nowNs + int64(min(", "_ = nowNs + int64(min("), "./internal/flow", "TestHoldSimulation"},
 	{m("flow hold: a circuit does not open", "internal/flow/hold.go", "c == Unreachable && circuit > 0 && int(*s) >= circuit", "false"), "./internal/flow", "TestHoldSimulation"},
+	{m("flow hold: a circuit that opens again after its end is not shown", "internal/store/flowholds.go", "return h.Hold.OpenAt(nowNs) })", "return h.EndedMs == 0 && h.Hold.OpenAt(nowNs) })"), "./internal/store", "TestHolds$"},
 	{m("flow hold: a node does not obey a hold", "functions/flowdelivery.go", "p == flow.Held {", "p > flow.Probe {"), "./functions", "TestRetryAfter"},
 	{m("flow hold: an answered probe leaves the circuit open", "functions/flowholds.go", "case d.probe != 0 && contact == flow.Answered:", "case false:"), "./functions", "TestCircuit"},
 	{m("flow hold: events of a closed circuit are not moved", "functions/flowreplan.go", "case l.hold && d.Flow == l.key", "case false && d.Flow == l.key"), "./functions", "TestHoldReset"},
