@@ -192,6 +192,16 @@ func (s *Store) AddUnanswered(id schemas.TimerID, rev uint64) {
 	s.unanswered.add(0, unansweredWrite{revision: revision{stream, rev}, subject: subject, at: time.Now()})
 }
 
+// ForgetUnanswered drops the revisions that wait for a look.
+func (s *Store) ForgetUnanswered(look int) { s.unanswered.due(look, time.Now().Add(24*time.Hour)) }
+
+// CheckRemoval queues the delete of a replaced revision as if the connection was lost since.
+func (s *Store) CheckRemoval(id schemas.TimerID, rev, by uint64) {
+	subject, stream := s.timerSubject(id)
+	_ = s.rem.reserve(context.Background(), "test")
+	s.rem.put(superseded{revision: revision{stream, rev}, subject: subject, by: by, reconnects: s.jet.Reconnects() + 1})
+}
+
 // FailLook takes all writes out for a look, adds as many, and puts them back as after a failed look.
 func (s *Store) FailLook(look int) {
 	u := &s.unanswered

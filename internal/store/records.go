@@ -13,7 +13,9 @@ import (
 // Records writes records. Safe for concurrent use.
 //
 // Every write is a compare-and-set: it returns ErrRevision if the record has another
-// revision, and changes nothing then. After schemas.ErrUnavailable it may have taken effect.
+// revision, and changes nothing then. With replicas, a server that led the shard before may return ErrRevision for a write
+// that the leader stores (work-around 21, docs/internals/nats-server.md). After schemas.ErrUnavailable a write may have
+// taken effect.
 // The revision that a write replaces is removed; see revisionGC.
 type Records struct {
 	jet    *jet.Client
@@ -155,7 +157,9 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 		switch {
 		case err == nil:
 			r.gc.rem.put(superseded{revision: replaced, subject: subject, by: a.Seq, reconnects: reconnects})
-		case errors.Is(err, schemas.ErrUnavailable):
+		case errors.Is(err, schemas.ErrUnavailable), r.gc.replicated && errors.Is(err, ErrRevision):
+			// The write may be stored all the same. With replicas a wrong revision may be the answer of a server that led the
+			// stream before.
 			r.gc.unanswered.add(0, unansweredWrite{revision: replaced, subject: subject, at: time.Now()})
 			fallthrough
 		default:

@@ -105,6 +105,11 @@ func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, repl
 		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
 		rem: newRemover(c, window), unanswered: unansweredWrites{after: [2]time.Duration{unansweredFirst, unansweredLast}}, writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1), touches: make(chan struct{}, 1),
 	}
+	if replicated {
+		g.rem.notFound = func(v superseded) {
+			g.unanswered.add(1, unansweredWrite{revision: v.revision, subject: v.subject, at: time.Now()})
+		}
+	}
 	for n := range g.writes {
 		g.writes[n].blocks.Store(unknownBlocks)
 	}
@@ -282,6 +287,9 @@ type remover struct {
 	wake     chan struct{} // has an element when the queue may not be empty
 	stop     chan struct{} // closed when run must end
 	stopped  sync.WaitGroup
+	// notFound, if not nil, takes a revision that a check has not found. The server may have led the stream before, and not
+	// have it.
+	notFound func(superseded)
 
 	mu    sync.Mutex
 	queue []superseded
@@ -468,7 +476,11 @@ func (r *remover) check(ctx context.Context, v superseded, reconnects uint64) {
 // replaced reports whether a revision exists, and a later one of the same record. A void revision needs no later one.
 func (r *remover) replaced(ctx context.Context, v superseded) (bool, error) {
 	m, err := r.jet.At(ctx, v.stream, v.seq)
-	if errors.Is(err, schemas.ErrNotFound) || err == nil && m.Subject != v.subject {
+	if errors.Is(err, schemas.ErrNotFound) {
+		r.missing(v)
+		return false, nil
+	}
+	if err == nil && m.Subject != v.subject {
 		return false, nil
 	}
 	if err != nil {
@@ -479,9 +491,18 @@ func (r *remover) replaced(ctx context.Context, v superseded) (bool, error) {
 	}
 	last, err := r.jet.Last(ctx, v.stream, v.subject)
 	if errors.Is(err, schemas.ErrNotFound) {
+		r.missing(v)
 		return false, nil
 	}
 	return err == nil && last.Sequence > v.seq, err
+}
+
+// missing passes a revision on that a check has not found, unless the check follows a look, which has a look after it, or the
+// revision is void.
+func (r *remover) missing(v superseded) {
+	if r.notFound != nil && v.reconnects != checkFirst {
+		r.notFound(v)
+	}
 }
 
 // remove deletes one revision, and returns its permit when the revision is gone.

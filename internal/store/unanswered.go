@@ -15,6 +15,11 @@ import (
 // leftover, which no search finds while all processes and servers live: see leftover.go. So each such revision is looked at when
 // the write has probably been stored, and once more when it cannot be stored any more. If the record has a later revision then,
 // from any client, the revision is deleted.
+//
+// With replicas a write that is refused because of its revision may be stored, too: a server that led the stream before refuses it,
+// and the leader has received it as well (work-around 21, docs/internals/nats-server.md). Such a server may also answer a look
+// and lack the record or the revision, so the last look is made even if the first one has found nothing left to do. The remover
+// has a last look made at a revision that it has not found after a lost connection (remover.notFound).
 const (
 	// unansweredFirst and unansweredLast are the times after a write without an answer at which the revision before it is looked
 	// at. A server that is stopped or cut off may store a write late; scheduler.leastEarlier has the same bound.
@@ -26,7 +31,7 @@ const (
 	maxUnanswered = 100_000
 )
 
-// unansweredWrites has the revisions that writes without an answer may have replaced. Safe for concurrent use.
+// unansweredWrites has the revisions that writes without an answer, or refused ones, may have replaced. Safe for concurrent use.
 type unansweredWrites struct {
 	// after is unansweredFirst and unansweredLast, except in tests.
 	after [2]time.Duration
@@ -102,7 +107,7 @@ func (g *revisionGC) lookAll(ctx context.Context, look int) {
 			u.back(look, writes[i:])
 			return
 		}
-		if !replaced && look == 0 {
+		if look == 0 && (!replaced || g.replicated) {
 			u.add(1, w)
 		}
 	}
