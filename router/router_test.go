@@ -113,7 +113,7 @@ func (f *fixture) newNode(o router.Options, inboxes ...string) (*node, error) {
 		return nil, err
 	}
 	n, err := natsapi.New(natsapi.Options{
-		Service: s, OpenInbox: f.store.OpenInbox, Conn: endpoint.On(f.nc), Inboxes: inboxes, Log: o.Log, Registerer: o.Registerer,
+		Service: s, OpenInbox: f.store.OpenInbox, OpenTenantInbox: f.store.OpenTenantInbox, Conn: endpoint.On(f.nc), Inboxes: inboxes, Log: o.Log, Registerer: o.Registerer,
 	})
 	return &node{s, n}, err
 }

@@ -176,6 +176,7 @@ type engine struct {
 	// limiter applies the limits of adds; limits throttles its log lines.
 	limiter   *limiter
 	limits    throttle.Log
+	unknown   unknownAccounts
 	callbacks atomic.Pointer[schemas.CallbackPolicy]
 	parse     parser
 

@@ -1,6 +1,9 @@
 package router
 
 import (
+	"maps"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/belfryio/belfry/schemas"
@@ -88,6 +91,49 @@ func (s *Service) tenantOf(account string) (tenant string, ok bool) {
 // back to the stream. While a configuration is rolled out, another node may know the account.
 const unknownAccountPatience = 5 * time.Minute
 
+// maxUnknownAccounts bounds the number of such adds on a node; further adds are rejected. They count for
+// store.RouterMaxAckPending, and must not stop the adds of the tenants.
+const maxUnknownAccounts = 1000
+
+// unknownAccounts has the adds of accounts that are not configured which this node hands back. Safe for
+// concurrent use.
+type unknownAccounts struct {
+	mu sync.Mutex
+	// until has the end of the wait of each add, by its sequence in TIMERS_ADD, in Unix milliseconds; firstMs is a lower
+	// bound of these.
+	until   map[uint64]int64
+	firstMs int64
+}
+
+// hold reports whether to hand an add back: it is younger than unknownAccountPatience, and there is room for it.
+func (u *unknownAccounts) hold(a *Add, nowMs int64) bool {
+	untilMs := min(a.AddedMs, nowMs) + unknownAccountPatience.Milliseconds() // the clock may have been set back since the add
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if nowMs >= untilMs {
+		delete(u.until, a.Seq)
+		return false
+	}
+	if _, held := u.until[a.Seq]; held {
+		return true
+	}
+	if len(u.until) >= maxUnknownAccounts && nowMs >= u.firstMs {
+		maps.DeleteFunc(u.until, func(_ uint64, ms int64) bool { return ms <= nowMs })
+		u.firstMs = math.MaxInt64
+		for _, ms := range u.until {
+			u.firstMs = min(u.firstMs, ms)
+		}
+	}
+	if len(u.until) >= maxUnknownAccounts {
+		return false
+	}
+	if u.until == nil {
+		u.until, u.firstMs = map[uint64]int64{}, untilMs
+	}
+	u.until[a.Seq], u.firstMs = untilMs, min(u.firstMs, untilMs)
+	return true
+}
+
 // checkTenant sets the tenant of an add of the stream. An error of CodeUnavailable delays the
 // add.
 func (s *Service) checkTenant(a *Add) error {
@@ -95,7 +141,7 @@ func (s *Service) checkTenant(a *Add) error {
 		tenant, ok := s.tenantOf(a.Account)
 		if !ok {
 			code := schemas.CodeBadRequest
-			if s.nowMs()-a.AddedMs < unknownAccountPatience.Milliseconds() {
+			if s.unknown.hold(a, s.nowMs()) {
 				code = schemas.CodeUnavailable
 			}
 			return schemas.Errorf(code, "account %.80s is not in the setting tenants of the node that has read this add", a.Account)

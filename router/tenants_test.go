@@ -37,6 +37,36 @@ func TestUnknownAccount(t *testing.T) {
 	}
 }
 
+// TestUnknownAccountsAreBounded: a node hands back a bounded number of adds of accounts that are not configured,
+// and rejects the others at once. After their wait, there is room for others.
+func TestUnknownAccountsAreBounded(t *testing.T) {
+	t.Parallel()
+	const now = 1_800_000_000_000
+	var u unknownAccounts
+	patience := unknownAccountPatience.Milliseconds()
+	hold := func(seq uint64, addedMs, nowMs int64, want bool) {
+		t.Helper()
+		if got := u.hold(&Add{Seq: seq, AddedMs: addedMs}, nowMs); got != want {
+			t.Fatalf("add %d of %d at %d is handed back: %t", seq, addedMs-now, nowMs-now, got)
+		}
+	}
+	for seq := uint64(1); seq <= maxUnknownAccounts; seq++ {
+		hold(seq, now+int64(seq), now+int64(seq), true)
+	}
+	hold(5000, now, now, false)
+	hold(1, now+1, now+1000, true) // delivered again
+	hold(5000, now, now+patience-1, false)
+	// The others have left the stream by other nodes.
+	hold(7, now+7, now+patience+7, false)
+	hold(5001, now+patience, now+patience+7, true)
+	for seq := uint64(6001); seq <= 6008; seq++ {
+		hold(seq, now+patience, now+patience+8, seq < 6008)
+	}
+	if len(u.until) != maxUnknownAccounts {
+		t.Errorf("%d adds are known", len(u.until))
+	}
+}
+
 // tenantsOnly is a store that says only whether tenants can be served.
 type tenantsOnly struct {
 	Store
