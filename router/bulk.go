@@ -131,7 +131,7 @@ func (s *Service) BulkReschedule(ctx context.Context, q schemas.BulkRescheduleRe
 		if due, list.Cursor, err = bulkCursor(q.Cursor, due, "bulk.reschedule"); err != nil {
 			return reply, err
 		}
-		if due-s.nowMs() > s.ops.MaxHorizon.Milliseconds() {
+		if due < 0 || due-s.nowMs() > s.ops.MaxHorizon.Milliseconds() {
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by bulk.reschedule", q.Cursor)
 		}
 		page, err := s.o.Store.List(ctx, list)

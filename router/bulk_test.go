@@ -160,6 +160,7 @@ func TestBulkRequests(t *testing.T) {
 		{"bulk.reschedule", `{"service":"mail","after":"1h","schedule":true}`, "update it"},
 		{"bulk.reschedule", `{"service":"mail","after":"1h","cursor":"0.1"}`, "was not returned by bulk.reschedule"},
 		{"bulk.reschedule", `{"service":"mail","after":"1h","cursor":"9223372036854775807/0.1"}`, "was not returned by bulk.reschedule"},
+		{"bulk.reschedule", `{"service":"mail","after":"1h","cursor":"-9000000000000000/0.1"}`, "was not returned by bulk.reschedule"},
 		{"bulk.replay", `{}`, "select the dead letters"},
 		{"bulk.discard", `{"dry_run":true}`, "select the dead letters"},
 		{"bulk.discard", `{"service":"mail","cursor":"17"}`, "was not returned by bulk.discard"},

@@ -9,8 +9,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -238,15 +241,17 @@ func TestCancelWithoutPeek(t *testing.T) {
 }
 
 // TestCancelNotStored: if a write is not answered, the caller gets an error in time. When
-// the answer arrives, the permit is free.
+// the answer arrives, the permit is free, and the log has the cancel.
 func TestCancelNotStored(t *testing.T) {
 	t.Parallel()
 	free := make(chan struct{})
 	var held atomic.Int64
-	f := setupFaulty(t, &faulty{update: func(res store.Result, done func(store.Result)) {
+	f := newFixture(t, store.Config{})
+	var log logtest.Buffer
+	f.r = f.startWith(router.Options{Time: f.clock, Log: zerolog.New(&log), Store: &faulty{Store: f.store, update: func(res store.Result, done func(store.Result)) {
 		held.Add(1)
 		go func() { <-free; done(res) }()
-	}})
+	}}})
 	f.old("first", nil) // this cancel learns that old adds have left the stream
 	f.check([]string{"first"}, f.cancelAll([]string{"first"}), []string{""})
 	var ids []string
@@ -268,5 +273,8 @@ func TestCancelNotStored(t *testing.T) {
 	f.check(ids, f.cancelAll(ids), want) // as the error says, it may have taken effect
 	if err := f.r.Stop(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if n := log.Count("timer cancelled"); n != len(ids)+1 {
+		t.Errorf("the log has %d cancels of %d", n, len(ids)+1)
 	}
 }

@@ -189,11 +189,10 @@ func (c *fastCancel) advance() {
 // errSlowPath sends a cancel to the slow path.
 var errSlowPath = errors.New("the cancel needs the slow path")
 
-// step takes the next step of a cancel: it writes, or returns the answer.
+// step takes the next step of a cancel: it writes, or returns the answer. A write that is stored after the caller
+// got errSlow counts as a change, too.
 func (c *fastCancel) step() (*store.Timer, error) {
 	switch {
-	case c.stage.Load() == stageEnded:
-		return nil, errSlow // the caller has that answer already
 	case c.written:
 		if errors.Is(c.err, store.ErrRevision) {
 			return nil, errSlowPath
@@ -202,6 +201,8 @@ func (c *fastCancel) step() (*store.Timer, error) {
 			c.s.changed(c.before, &c.t)
 		}
 		return &c.t, c.err
+	case c.stage.Load() == stageEnded:
+		return nil, errSlow // the caller has that answer already
 	}
 	if !c.cached {
 		var err error
