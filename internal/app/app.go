@@ -19,6 +19,7 @@ import (
 	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/oidc"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/internal/tracing"
 	"github.com/belfryio/belfry/internal/visibility"
@@ -65,9 +66,11 @@ type App struct {
 	roles roles
 	node  string
 	// syncs is the server's sync setting as far as it is known; see store.Presence.
-	syncs   string
-	phase   atomic.Pointer[string] // current step of Start, for /readyz
-	running atomic.Bool
+	syncs string
+	// sharedLog throttles lines about another process with the name of this node.
+	sharedLog throttle.Log
+	phase     atomic.Pointer[string] // current step of Start, for /readyz
+	running   atomic.Bool
 	// calling is roles.functions. The heartbeat reads it, and begins before the roles.
 	calling atomic.Pointer[functions.Functions]
 	// firing is roles.scheduler, also for the heartbeat.
@@ -241,6 +244,7 @@ func (a *App) start(ctx context.Context) error {
 	})
 	a.setPhase("reading the cluster's time")
 	a.announce()
+	a.sharedLog.Every = sharedLogEvery
 	a.time = clustertime.NewService(a.readTime, a.heartbeatInterval(), a.component("time"))
 	if a.own != nil {
 		a.time.SameClock() // the embedded server is not clustered, so it leads every stream

@@ -91,6 +91,9 @@ func openError(err error) error {
 	return err
 }
 
+// sharedLogEvery is the interval of the log lines about another process with the name of this node.
+const sharedLogEvery = time.Minute
+
 // readTime makes one heartbeat: it writes the node's presence and reads it back. Its
 // timeout is short, because a store without a leader drops requests without an answer.
 func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
@@ -107,6 +110,12 @@ func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 		a.store.Announce(func(p *store.Presence) { p.Search = state })
 	}
 	st, err := a.store.Beat(ctx)
+	if a.store.Shared() {
+		if _, ok := a.sharedLog.Allow(time.Now()); ok {
+			log := a.component("node")
+			log.Error().Str("node", a.node).Msg("another process uses the name of this node: only one of them fires the shards of that name; give each process its own --node")
+		}
+	}
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestSharedAccountIsLogged: a node on a server without accounts warns. A node with its
@@ -38,5 +39,22 @@ func TestSharedAccountIsLogged(t *testing.T) {
 				t.Errorf("got log %s, want a reference to the section \"Security model\"", log.String())
 			}
 		})
+	}
+}
+
+// TestSharedNodeName: a process that sees another one with its node name logs it.
+func TestSharedNodeName(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t)
+	o := options(t)
+	o.Data, o.NATSURL, o.Node, o.Roles = "", s.URL(), "same", []Role{RoleRouter}
+	var log logtest.Buffer
+	o.Log = zerolog.New(&log)
+	start(t, o)
+	o.Log = zerolog.Nop()
+	start(t, o)
+	waittest.Until(t, "the line", func() bool { return strings.Contains(log.String(), "another process uses the name of this node") })
+	if n := strings.Count(log.String(), "another process uses the name of this node"); n != 1 {
+		t.Errorf("%d lines", n)
 	}
 }

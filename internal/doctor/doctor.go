@@ -331,6 +331,11 @@ func (e *examination) health() {
 	} else {
 		e.found("nodes", OK, "", "nodes alive: %d", alive)
 	}
+	for _, n := range e.alive() {
+		if n.Presence.Shared {
+			e.found("nodes", Error, "give each process its own --node", "several processes use the node name %s: only one of them fires the shards of that name", n.Node)
+		}
+	}
 	e.differences()
 	e.zones()
 	e.search()

@@ -238,6 +238,10 @@ func TestNodesDiffer(t *testing.T) {
 	if slices.ContainsFunc(examine(t, doctor.Options{Conn: nc, Store: config(1)}), func(f doctor.Finding) bool { return f.Check == "zones" && f.Level != doctor.OK }) {
 		t.Error("got a finding of check zones, want none: the nodes announce no time zone data")
 	}
+	if _, err := nc.Request("$KV.clock.node.shared", []byte(`{"v":1,"reads":5,"shared":true}`), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "nodes", doctor.Error, "node name shared", "own --node")
 	if _, err := nc.Request("$KV.clock.node.zones", []byte(`{"v":1,"reads":5,"zones":"2019a"}`), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}

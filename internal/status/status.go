@@ -73,6 +73,8 @@ type Node struct {
 	Roles     []string `json:"roles,omitempty"`
 	Scheduler string   `json:"scheduler,omitempty"`
 	Shards    int      `json:"shards"`
+	// Shared is true if several processes use the name of the node; see store.Presence.
+	Shared bool `json:"shared,omitempty"`
 	// Reads is the format level that the node reads.
 	Reads store.FormatLevel `json:"reads"`
 	// Zones is the release of the time zone data that it uses.
@@ -248,7 +250,7 @@ func (st *Status) fill(cluster store.Cluster, moved store.MovedClock) {
 		p := n.Presence
 		st.Totals.InFlight += p.InFlight
 		st.Nodes = append(st.Nodes, Node{
-			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Reads: p.Reads, Zones: p.Zones, Search: p.Search, InFlight: p.InFlight, Started: p.Started,
+			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Shared: p.Shared, Reads: p.Reads, Zones: p.Zones, Search: p.Search, InFlight: p.InFlight, Started: p.Started,
 			SilentMs: max(newest-n.StoredMs, 0),
 		})
 	}
@@ -275,6 +277,9 @@ func (st *Status) findProblems() {
 			continue
 		}
 		alive++
+		if n.Shared {
+			st.problem("several processes use the node name %s, and only one of them fires the shards of that name: give each process its own --node", n.Node)
+		}
 		if n.Search != nil {
 			if text := n.Search.Problem(n.Node); text != "" {
 				st.problem("%s", text)

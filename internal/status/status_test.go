@@ -39,3 +39,16 @@ func TestLagOfMovedClock(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedNameIsAProblem: a node whose name several processes use is a problem.
+func TestSharedNameIsAProblem(t *testing.T) {
+	t.Parallel()
+	for _, shared := range []bool{true, false} {
+		var st Status
+		st.fill(store.Cluster{Nodes: []store.Member{{Node: "a", Presence: store.Presence{Shared: shared}}}}, store.MovedClock{})
+		st.findProblems()
+		if got := strings.Contains(strings.Join(st.Problems, "\n"), "several processes use the node name a"); got != shared {
+			t.Errorf("shared %v: got problems %q", shared, st.Problems)
+		}
+	}
+}

@@ -155,6 +155,11 @@ type Presence struct {
 	Version int `json:"v"`
 	// Release is the program's version.
 	Release string `json:"release,omitempty"`
+	// Instance identifies the process; empty from versions that did not announce it.
+	Instance string `json:"instance,omitempty"`
+	// Shared is true if this process has seen, within nodeTTL, the presence of another process with its node
+	// name. Only one of them fires the shards of that name.
+	Shared bool `json:"shared,omitempty"`
 	// Roles lists the roles that the node runs.
 	Roles []string `json:"roles,omitempty"`
 	// Started is the time at which the process started, by its host's clock.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,10 @@ type Nodes struct {
 	node string
 	// reads is the FormatLevel that this process reads.
 	reads FormatLevel
+	// instance identifies this process in its presence.
+	instance string
+	// rivalAt is when this process last saw the presence of another process with its node name; nil for never.
+	rivalAt atomic.Pointer[time.Time]
 
 	// beating has an element while a heartbeat is in progress.
 	beating chan struct{}
@@ -62,7 +67,7 @@ type Nodes struct {
 }
 
 func newNodes(c *jet.Client, node string, reads FormatLevel) *Nodes {
-	return &Nodes{jet: c, node: node, reads: reads, beating: make(chan struct{}, 1)}
+	return &Nodes{jet: c, node: node, reads: reads, instance: rand.Text(), beating: make(chan struct{}, 1)}
 }
 
 // Reads returns the FormatLevel that this process reads.
@@ -78,7 +83,7 @@ func (n *Nodes) Announce(change func(*Presence)) {
 func (n *Nodes) presenceValue() ([]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.presence.Version, n.presence.Reads = clockVersion, n.reads
+	n.presence.Version, n.presence.Reads, n.presence.Instance, n.presence.Shared = clockVersion, n.reads, n.instance, n.Shared()
 	b, err := json.Marshal(n.presence)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -86,9 +91,10 @@ func (n *Nodes) presenceValue() ([]byte, error) {
 	return b, nil
 }
 
-// Beat writes this node's presence and reads back the time at which the leader stored it.
-// Errors: schemas.ErrUnavailable; schemas.CodeConfig if another process uses the name of
-// this node.
+// Beat writes this node's presence and reads back the time at which the leader stored it. It finds out whether
+// another process uses the name of this node; see Shared.
+// Errors: schemas.ErrUnavailable; schemas.CodeConfig if another process with that name has
+// written its presence at the same moment.
 func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	// One at a time: each must read its own heartbeat back.
 	select {
@@ -101,23 +107,15 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 		return Stamp{}, schemas.Errorf(schemas.CodeUnavailable, "node %s is stopping", n.node)
 	}
 	subject := nodePrefix + n.node
-	value, err := n.presenceValue()
-	if err != nil {
-		return Stamp{}, err
-	}
 	st := Stamp{Sent: time.Now()}
-	a, err := n.jet.Await(ctx, "write presence", func(done func(jet.Ack, error)) {
-		answered := make(chan struct{})
-		n.answered = answered
-		// The answer may arrive after ctx has ended. Leave needs its revision nevertheless.
-		n.jet.PublishAsync("write presence", subject, jet.TTLHeader(nodeTTL), value, func(a jet.Ack, err error) {
-			if err == nil {
-				n.lastBeat.Store(a.Seq) // a stream acknowledges in order
-			}
-			close(answered)
-			done(a, err)
-		})
-	})
+	a, err := n.write(ctx, n.lastBeat.Load())
+	if errors.Is(err, ErrRevision) {
+		if err := n.lookForRival(ctx); err != nil {
+			return Stamp{}, err
+		}
+		st.Sent = time.Now()
+		a, err = n.write(ctx, 0)
+	}
 	st.Received = time.Now()
 	if err != nil {
 		return Stamp{}, err
@@ -131,12 +129,70 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 		return Stamp{}, schemas.Errorf(schemas.CodeUnavailable, "read presence: a server that has led the stream before answered with the heartbeat before")
 	case m.Sequence > a.Seq:
 		// The stored heartbeat is that of another process with the same node name.
+		n.sawRival()
 		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each process its own name", n.node)
 	}
 	st.ServerNs = m.Time.UnixNano()
 	n.stamp.Store(&st)
 	n.setFirst(a.Seq, st.Received)
 	return st, nil
+}
+
+// write writes the presence. If rev is not 0, it must be the revision of the presence that is stored. Errors:
+// ErrRevision, schemas.ErrUnavailable.
+func (n *Nodes) write(ctx context.Context, rev uint64) (jet.Ack, error) {
+	value, err := n.presenceValue()
+	if err != nil {
+		return jet.Ack{}, err
+	}
+	h := jet.WriteHeader{Header: jet.TTLHeader(nodeTTL)}
+	if rev != 0 {
+		h.CAS(rev, nodeTTL)
+	}
+	return n.jet.Await(ctx, "write presence", func(done func(jet.Ack, error)) {
+		answered := make(chan struct{})
+		n.answered = answered
+		// The answer may arrive after ctx has ended. Leave needs its revision nevertheless.
+		n.jet.PublishAsync("write presence", nodePrefix+n.node, h.Header, value, func(a jet.Ack, err error) {
+			if err == nil {
+				n.lastBeat.Store(a.Seq) // a stream acknowledges in order
+			}
+			close(answered)
+			done(a, err)
+		})
+	})
+}
+
+// lookForRival finds out whether another process has replaced this process's presence. It may also have expired, or
+// the answer to the last heartbeat of this process was lost. Errors: schemas.ErrUnavailable.
+func (n *Nodes) lookForRival(ctx context.Context) error {
+	m, err := n.jet.Last(ctx, clockStream, nodePrefix+n.node)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// A server that has led the stream before may answer with the presence of an earlier process.
+	if m.Sequence < n.firstBeat.Load() || jet.HasOperation(m) {
+		return nil
+	}
+	var p Presence // an older version announces no instance
+	if json.Unmarshal(m.Data, &p) == nil && p.Instance != n.instance {
+		n.sawRival()
+	}
+	return nil
+}
+
+func (n *Nodes) sawRival() {
+	now := time.Now()
+	n.rivalAt.Store(&now)
+}
+
+// Shared reports whether another process has used the name of this node within nodeTTL.
+func (n *Nodes) Shared() bool {
+	at := n.rivalAt.Load()
+	return at != nil && time.Since(*at) < nodeTTL
 }
 
 // setFirst sets firstBeat after a heartbeat at a revision.

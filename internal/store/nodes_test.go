@@ -65,18 +65,62 @@ func TestLeave(t *testing.T) {
 	want("b", "c")
 }
 
+// TestSharedName: two processes with one node name both find out. The successor of a process that was killed does
+// not take it for one, and neither does a process for itself, after the answer to a heartbeat was lost or its
+// presence was removed.
+func TestSharedName(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	open := func(node string) *Store { return openNode(t, srv.Connect(), Config{Node: node}) }
+	beat := func(s *Store) {
+		t.Helper()
+		if _, err := s.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a1, a2 := open("a"), open("a")
+	for _, s := range []*Store{a1, a2, a1, a2} {
+		beat(s)
+	}
+	if !a1.Shared() || !a2.Shared() {
+		t.Errorf("two processes: %v, %v", a1.Shared(), a2.Shared())
+	}
+	beat(a1) // with its new knowledge
+	c, err := a1.ReadCluster(t.Context())
+	if err != nil || len(c.Nodes) != 1 || !c.Nodes[0].Presence.Shared {
+		t.Errorf("presences: %+v, %v", c.Nodes, err)
+	}
+
+	beat(open("b")) // killed: it never writes again
+	next := open("b")
+	for range 3 {
+		beat(next)
+	}
+	given := &endsAmid{Context: t.Context()}
+	given.n.Store(1) // for the wait until no other heartbeat is in progress
+	if _, err := next.Beat(given); err == nil {
+		t.Fatal("the heartbeat did not end with its context")
+	}
+	beat(next)
+	next.lastBeat.Store(next.lastBeat.Load() - 1) // as if the answer had never arrived
+	beat(next)
+	if _, err := next.jet.Purge(t.Context(), "remove presence", nodePrefix+"b", nil, next.lastBeat.Load(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	beat(next)
+	beat(next)
+	if next.Shared() {
+		t.Error("a process whose predecessor was killed takes it, or itself, for another one")
+	}
+}
+
 // TestLiveAfterRevisionsGoBack: a process reads the presences again after the bucket of the clocks was deleted
 // and made again by another node.
 func TestLiveAfterRevisionsGoBack(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	s := openNode(t, srv.Connect(), Config{Node: "a"})
-	for range 1000 { // more than this test writes into the new bucket
-		if _, err := s.Beat(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.firstBeat.Store(s.lastBeat.Load())
+	s.firstBeat.Store(1 << 40) // as if the bucket had had many more writes
 	js, err := jetstream.New(srv.Connect())
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +130,7 @@ func TestLiveAfterRevisionsGoBack(t *testing.T) {
 	}
 	b := openNode(t, srv.Connect(), Config{Node: "b"})
 	var first uint64
-	every := time.Tick(200 * time.Millisecond)
+	every, begun := time.Tick(200*time.Millisecond), time.Now()
 	waittest.Until(t, "the presences to be read", func() bool {
 		<-every
 		for _, n := range []*Store{s, b} {
@@ -103,6 +147,9 @@ func TestLiveAfterRevisionsGoBack(t *testing.T) {
 		}
 		if len(nodes) > 0 && s.firstBeat.Load() == first {
 			t.Error("the first presence in the new bucket shows all live nodes")
+		}
+		if len(nodes) == 0 && time.Since(begun) > 3*layoutSettle {
+			t.Fatal("no presences are read")
 		}
 		return len(nodes) == 2
 	})

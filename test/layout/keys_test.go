@@ -35,7 +35,7 @@ var keyWords = strings.Fields(`
 	pointer probe probes problem problems pulls q rate reads ready reason reasons record records redelivered refused
 	reindexed rejected remark removed repair replayed replicas request resolved response results retry revision roles
 	run runs schedule scheduled scheduler schedules scopes search second sequence sequences server service services
-	shard shards share signature silent since size skipped slot sort source started state status steps stopped stored
+	shard shards share shared signature silent since size skipped slot sort source started state status steps stopped stored
 	stream streams subject target tenant text time timer timers times title to token took total totals trigger triggered
 	trimmed type tzdata uncounted unknown unread until up url user version waiting waits warnings wheel why width writes
 	zones`)
