@@ -173,7 +173,7 @@ func TestTokensAreReloaded(t *testing.T) {
 	if line := n.logged(t, "was not reloaded"); !strings.Contains(line, "line 2: hash") || !strings.Contains(line, file) || strings.Contains(line, first.Token) {
 		t.Errorf("log of the failed reload: got %s, want the file, the line, and no token", line)
 	}
-	if err := os.WriteFile(config, nil, 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	hangup()
