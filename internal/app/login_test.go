@@ -52,8 +52,8 @@ func TestConnectionEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := waittest.Receive(t, "the node fails", failed)
-	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "control line") {
-		t.Errorf("the node whose connection was closed: got error %v, want ErrUnreachable with the server's reason", err)
+	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "has ended: nats: ") {
+		t.Errorf("the node whose connection was closed: got error %v, want ErrUnreachable with the reason", err)
 	}
 }
 

@@ -103,7 +103,10 @@ func connect(o *Options, own *embedded, name string, more ...nats.Option) (*nats
 // started again.
 func failWhenClosed(fail func(error)) nats.Option {
 	return nats.ClosedHandler(func(nc *nats.Conn) {
-		err := nc.LastError()
+		err := nc.LastError() // nil if the connection broke while the error arrived
+		if err == nil {
+			err = nats.ErrConnectionClosed
+		}
 		fail(errorOf(ErrUnreachable, err, "the connection %q to NATS has ended: %v", nc.Opts.Name, err))
 	})
 }
