@@ -119,8 +119,8 @@ func (q *queue) count(c *Change) {
 	}
 }
 
-// uncount takes outcomes off those that were only counted, because their rows are written: those of the changes up to the
-// revisions at which counting ended, by shard.
+// uncount takes outcomes off the counted ones, because their rows are written. It leaves out changes after the revisions at
+// which counting ended, by shard.
 func (q *queue) uncount(written []*Change, ended []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,7 +195,7 @@ func (q *queue) wrote(rows int) {
 	q.room.Broadcast()
 }
 
-// giveBack puts changes back that could not be written, and the number of those that were replaced.
+// giveBack puts changes back that could not be written, and the number of replaced ones.
 func (q *queue) giveBack(changes []*Change, replaced int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

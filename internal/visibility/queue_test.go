@@ -193,7 +193,7 @@ func TestCountsThenCatchesUp(t *testing.T) {
 	}
 }
 
-// TestCountedOnce: while the follower reads what it only counted, each outcome counts once: as counted, or by its row.
+// TestCountedOnce: while the follower reads the changes that it only counted, each outcome counts once: as counted, or by its row.
 func TestCountedOnce(t *testing.T) {
 	t.Parallel()
 	q := newQueue(1, 1)
@@ -228,7 +228,7 @@ func TestCountedOnce(t *testing.T) {
 		{"two are written", func() { q.uncount([]*Change{change(2), change(3)}, ended) }, 1},
 		{"a later change is written", func() { q.uncount([]*Change{change(5)}, ended) }, 1},
 		{"the last is written", func() { q.uncount([]*Change{change(4)}, ended) }, 0},
-		{"another one that is not counted", func() { q.uncount([]*Change{change(4)}, ended) }, 0},
+		{"another change, which is not counted", func() { q.uncount([]*Change{change(4)}, ended) }, 0},
 	} {
 		step.do()
 		if n := counted(); n != step.want {
