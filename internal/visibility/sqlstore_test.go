@@ -340,6 +340,22 @@ func checkSums(t *testing.T, s *sqlStore) {
 	}
 }
 
+// TestSearchByHost: the case of a subject matters, that of a host does not.
+func TestSearchByHost(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	for i, callback := range []string{"nats:Orders.Do", "https://Shop.example/hook"} {
+		r := recordAt(callback, schemas.StatePending, base)
+		r.Callback = callback
+		write(t, s, Change{ID: schemas.NewTimerID("/q", callback), Revision: uint64(i) + 1, StoredMs: base, Record: r})
+	}
+	for host, want := range map[string]int{"nats:Orders.Do": 1, "nats:orders.do": 0, "shop.example": 1, "SHOP.example": 1} {
+		if got := all(t, s, Query{Host: host}); len(got) != want {
+			t.Errorf("host %s: got %d entries, want %d", host, len(got), want)
+		}
+	}
+}
+
 // TestFailedReload: if the dictionary cannot be read after a transaction has failed, the next one reads it first.
 func TestFailedReload(t *testing.T) {
 	t.Parallel()

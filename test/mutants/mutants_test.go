@@ -507,7 +507,7 @@ var planted = []plant{
 	{m("search index: a row from before the counting hides a counted outcome", "internal/visibility/queue.go", "if q.mode != catchingUp || len(q.overlay) == 0 {", "if len(q.overlay) == 0 {"), "./internal/visibility", "TestCountedOnce"},
 	{m("search index: numbers by service have no bound", "internal/visibility/counts.go", "if len(found) == s.serviceBuckets {", "if false {"), "./internal/visibility", "TestServiceBuckets"},
 	{m("search index: a read of many rows does not end with its context", "internal/visibility/reader.go", "read%rowsBetweenChecks == 0 &&", "read < 0 &&"), "./internal/visibility", "TestServiceBuckets"},
-	{m("search index: no callback subject with a capital letter is found", "internal/visibility/search.go", "if !strings.HasPrefix(q.Host, schemas.NATSScheme) {", "if true {"), "./internal/visibility", "TestStoreEqualsScan"},
+	{m("search index: no callback subject with a capital letter is found", "internal/visibility/search.go", "if !strings.HasPrefix(q.Host, schemas.NATSScheme) {", "if true {"), "./internal/visibility", "TestSearchByHost"},
 	{m("search index: a damaged record keeps it behind", "internal/visibility/follower.go", "skipped := func(revision uint64) { f.queue.passBy(shard, revision) }", "skipped := func(uint64) {}"), "./internal/visibility", "TestPassesDamage"},
 	{m("search index: a failed transaction leaves numbers that are not stored", "internal/visibility/sqlstore.go", "		s.stale = true\n", ""), "./internal/visibility", "TestFailedReload"},
 	{m("search index: changes that stay queued count as replaced", "internal/visibility/queue.go", "slices.Clone(q.read), q.arrived, q.replaced", "slices.Clone(q.read), q.arrived, max(q.arrived-n, 0)"), "./internal/visibility", "TestCoalesce"},
