@@ -47,7 +47,7 @@ type limitedCount struct {
 	begun, again bool
 	// ended is true if the limits were deleted during the term.
 	ended bool
-	// dirty is true if the numbers have changed since the last publication.
+	// dirty is true if the numbers have changed since the last publication, or must be renewed.
 	dirty      bool
 	publishing bool
 	// unsettled is true until the tail has reached the end of the scan of tally, but at most until
@@ -56,6 +56,9 @@ type limitedCount struct {
 	settleBy  time.Duration
 	fullLog   throttle.Log  // about shards with more timers than are counted
 	nextAt    time.Duration // earliest time of the next publication, on the monotonic clock
+	// renewAt is the time, on the monotonic clock, from which unchanged numbers are published again, because
+	// they expire.
+	renewAt time.Duration
 
 	results // of scans and publications
 }
@@ -76,10 +79,15 @@ func (l *limitedCount) note(rec *store.Timer) {
 // due returns how long until the next publication; false if there is none.
 func (l *limitedCount) due(now time.Duration) (time.Duration, bool) {
 	at := l.nextAt
-	if l.unsettled {
+	switch {
+	case !l.publishes() && (l.tally == nil || l.publishing):
+		return 0, false
+	case !l.publishes():
+		at = max(at, l.renewAt)
+	case l.unsettled:
 		at = max(at, l.settleBy)
 	}
-	return max(at-now, 0), l.publishes()
+	return max(at-now, 0), true
 }
 
 // publishes reports whether there are numbers to publish.
@@ -102,7 +110,9 @@ func (t *Term) countLimited() {
 	for _, result := range l.take() {
 		result()
 	}
-	if now := t.host.Monotonic(); l.publishes() && now >= l.nextAt && l.settled(t.core.tailSeen, now) {
+	now := t.host.Monotonic()
+	l.dirty = l.dirty || l.tally != nil && now >= l.renewAt
+	if l.publishes() && now >= l.nextAt && l.settled(t.core.tailSeen, now) {
 		t.publishLimited()
 	}
 }
@@ -193,7 +203,8 @@ func (t *Term) publishLimited() {
 			t.log.Warn().Int("counted", quota.MaxTallied).Msg("the shard has more pending timers of limited services than a node counts: further adds are not limited; use more shards")
 		}
 	}
-	l.dirty, l.publishing, l.nextAt = false, true, t.host.Monotonic()+countLimitedEvery
+	now := t.host.Monotonic()
+	l.dirty, l.publishing, l.nextAt, l.renewAt = false, true, now+countLimitedEvery, now+store.PendingCountTTL/2
 	t.host.Go(func(ctx context.Context) {
 		err := t.storeLimited(ctx, c)
 		t.failed("put_limited", err)

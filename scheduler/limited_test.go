@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/belfryio/belfry/internal/quota"
 	"github.com/belfryio/belfry/internal/store"
@@ -16,6 +17,8 @@ type limitStore struct {
 	clock store.Clock
 	put   *store.PendingCount
 }
+
+func (s *limitStore) FlowsNow() (*store.FlowSet, bool) { return nil, false }
 
 func (s *limitStore) PendingCount(context.Context, int) (store.PendingCount, error) {
 	return s.was, nil
@@ -78,5 +81,35 @@ func TestLimitedCount(t *testing.T) {
 	l = limitedCount{begun: true, dirty: true, ended: true}
 	if !l.publishes() {
 		t.Error("the end of the limits is not published")
+	}
+}
+
+// TestPendingCountIsRenewed: an owner publishes the numbers of a quiet shard again before they expire.
+func TestPendingCountIsRenewed(t *testing.T) {
+	t.Parallel()
+	s := &limitStore{clock: store.Clock{Epoch: 3}}
+	term, h := endedTerm(t, s.clock, &endedStore{})
+	term.cfg.Limits = s
+	term.limited = limitedCount{wanted: "s", counted: "s", tally: quota.NewTally(func(string) bool { return true }, 0), begun: true, dirty: true}
+	var published []time.Duration
+	for turn := 0; len(published) < 3; turn++ {
+		term.countLimited()
+		if h.run(t.Context()); s.put != nil {
+			published = append(published, h.now)
+			s.put = nil
+			continue // the next turn has the result
+		}
+		wait, ok := term.limited.due(h.now)
+		if !ok {
+			t.Fatalf("nothing is due %s after a publication", h.now)
+		}
+		if h.now += wait; turn == 100 {
+			t.Fatalf("the numbers were published after %v, and then not until %s", published, h.now)
+		}
+	}
+	for i, at := range published[1:] {
+		if after := at - published[i]; after < time.Hour || after > store.PendingCountTTL/2 {
+			t.Errorf("the numbers were published after %v, want each time before half of their TTL, and not often", published)
+		}
 	}
 }

@@ -22,9 +22,10 @@ import (
 
 const (
 	pendingPrefix = flowsPrefix + "pending."
-	// pendingCountTTL is the TTL of the numbers of a shard. It must exceed every outage of all owners:
-	// without the numbers, a limit counts only the adds since the outage.
-	pendingCountTTL = 7 * 24 * time.Hour
+	// PendingCountTTL is the TTL of the numbers of a shard. The owner of the shard publishes unchanged numbers
+	// again when half of it has passed. The other half must exceed every outage of all owners: without the
+	// numbers, a limit counts only the adds since the outage.
+	PendingCountTTL = 7 * 24 * time.Hour
 	// noPendingTTL is the TTL of a count without limits.
 	noPendingTTL = time.Minute
 	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each, or 220 with names
@@ -174,7 +175,7 @@ func (f *Flows) PutPendingCount(ctx context.Context, c PendingCount) (uint64, er
 	if err != nil {
 		return 0, err
 	}
-	ttl := pendingCountTTL
+	ttl := PendingCountTTL
 	if c.Selection == "" {
 		ttl = noPendingTTL
 	}

@@ -364,6 +364,8 @@ var planted = []plant{
 	{m("quota: a router forgets its stored adds", "internal/quota/ledger.go", "	own.adds = append(own.adds, ownAdd{seq, a})\n		return", "	l.remove(service, a)\n		return"), "./internal/quota", "TestSimulation"},
 	{m("quota: a replica that is behind brings old numbers back", "internal/quota/ledger.go", "c.Version <= s.count.Version", "false"), "./internal/quota", "TestLedger"},
 	{m("quota: a repeated add at the limit is refused", "router/pending.go", "case err == nil, errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestPendingTimers"},
+	{m("quota: the numbers of a quiet shard expire", "scheduler/limited.go", "l.dirty || l.tally != nil && now >= l.renewAt", "l.dirty"), "./scheduler", "TestPendingCountIsRenewed"},
+	{m("quota: the term does not wake up to renew its numbers", "scheduler/limited.go", "		at = max(at, l.renewAt)\n", "		return 0, false\n"), "./scheduler", "TestPendingCountIsRenewed"},
 	{m("quota: a new owner counts only what changes", "scheduler/limited.go", "found = append(found, timer)", "_ = found"), "./router", "TestPendingTimers"},
 
 	// Flow control.
