@@ -71,6 +71,8 @@ type flowControl struct {
 	f     *Functions
 	node  string
 	holds *flowHolds
+	// maxReplan bounds the events that a node moves before it reads the shards again.
+	maxReplan int
 
 	mu    sync.Mutex
 	gates map[string]*flowGate
@@ -86,7 +88,7 @@ type flowControl struct {
 func newFlowControl(f *Functions) *flowControl {
 	// A process that starts again under its name does not own the slots of its calls before.
 	node := fmt.Sprintf("%s.%08x", f.o.Node, rand.Uint32())
-	return &flowControl{f: f, node: node, holds: newFlowHolds(), gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}, newer: map[string]time.Time{}}
+	return &flowControl{f: f, node: node, holds: newFlowHolds(), maxReplan: defaultMaxReplan, gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}, newer: map[string]time.Time{}}
 }
 
 // park counts a delivery that waits without a permit. It returns false if too many wait.

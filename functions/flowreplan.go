@@ -28,8 +28,8 @@ const (
 	replanAfter = 2 * store.FlowFresh
 	// replanLease is the time for which the claim of a node is valid without a renewal.
 	replanLease = 15 * time.Second
-	// maxReplan bounds the events that a node moves before it reads the shards again.
-	maxReplan = 100_000
+	// defaultMaxReplan is flowControl.maxReplan.
+	defaultMaxReplan = 100_000
 	// replanBatch is the number of events of a key that get their slots by one write of the
 	// key's state.
 	replanBatch = 250
@@ -169,6 +169,7 @@ func (c *flowControl) replanOne(ctx context.Context, l relief) (done bool, err e
 		if err != nil {
 			return false, err
 		}
+		before := moved
 		for batch := range slices.Chunk(events, replanBatch) {
 			if err := claim(); err != nil {
 				return false, err
@@ -178,8 +179,11 @@ func (c *flowControl) replanOne(ctx context.Context, l relief) (done bool, err e
 				return false, err
 			}
 		}
-		if !more || len(events) == 0 {
+		if !more {
 			break
+		}
+		if moved == before {
+			return false, nil // the same events may be read again: other changes go first
 		}
 	}
 	r.Done = true
@@ -193,7 +197,8 @@ func (c *flowControl) replanOne(ctx context.Context, l relief) (done bool, err e
 }
 
 // waitingFor reads the events that wait under earlier generations of a limit, or for the hold of a
-// key: by key, and by their slots. more is true if there are others.
+// key: by key, and by their slots. It leaves out those of stopped keys, which would hide the others. more
+// is true if there are others.
 func (c *flowControl) waitingFor(ctx context.Context, l relief, renew func() error) (events []deferredEvent, more bool, err error) {
 	renewed := time.Now()
 	for shard := range c.f.o.Store.Geometry().Shards {
@@ -205,13 +210,15 @@ func (c *flowControl) waitingFor(ctx context.Context, l relief, renew func() err
 				renewed = time.Now()
 			}
 			d := t.Record.Deferral
+			set, _ := c.f.o.Store.FlowsNow()
 			switch {
+			case c.stopped(set, &l, d.Flow):
 			case l.hold && d.Flow == l.key && d.Generation == heldGeneration && d.SlotMs > c.f.o.Now()+replanLease.Milliseconds():
 				events = append(events, deferredEvent{id: t.ID, key: d.Flow, slotMs: d.SlotMs, dueMs: t.Record.ScheduledMs})
-			case !l.hold && flow.Match(l.key, d.Flow) && c.outdated(d):
+			case !l.hold && flow.Match(l.key, d.Flow) && outdated(set, d):
 				events = append(events, deferredEvent{id: t.ID, key: d.Flow, slotMs: d.SlotMs, held: d.Generation == heldGeneration})
 			}
-			more = len(events) >= maxReplan
+			more = len(events) >= c.maxReplan
 			return !more, nil
 		})
 		if err != nil {
@@ -228,8 +235,7 @@ func (c *flowControl) waitingFor(ctx context.Context, l relief, renew func() err
 }
 
 // outdated reports whether a slot is void: its limit has another generation, or is gone.
-func (c *flowControl) outdated(d *schemas.Deferral) bool {
-	set, _ := c.f.o.Store.FlowsNow()
+func outdated(set *store.FlowSet, d *schemas.Deferral) bool {
 	l, limited := set.Find(d.Flow)
 	return !limited || l.Err == nil && l.Rev != d.Generation
 }
@@ -248,7 +254,7 @@ func (c *flowControl) move(ctx context.Context, l *relief, events []deferredEven
 		}
 		for i, e := range events[:n] {
 			if !ok {
-				break // the key is paused again
+				break // the key is stopped again
 			}
 			done, err := c.moveOne(ctx, e, generation, (first+int64(i)*spacing)/int64(time.Millisecond)+1)
 			if err != nil {
@@ -263,23 +269,35 @@ func (c *flowControl) move(ctx context.Context, l *relief, events []deferredEven
 	return moved, nil
 }
 
-// reserve reserves slots for n events of the key of e. ok is false if the key is paused, or its limit
-// cannot be read. Without a limit, and for held events, which then ask under their own keys, all slots
-// are at the present time. After a hold the slots are releaseGap apart.
+// stopped reports whether the events of a flow key stay where they are after a change: the key is paused,
+// its limit cannot be read, or its circuit has opened again. The end of that is another change.
+func (c *flowControl) stopped(set *store.FlowSet, r *relief, key string) bool {
+	l, limited := set.Find(key)
+	switch {
+	case l.Limit.Paused || l.Err != nil:
+		return true
+	case !r.hold || limited && l.Limit.Bounds():
+		return false
+	}
+	h, _ := set.HoldOf(key)
+	p, _ := h.Hold.Ask(c.nowNs())
+	return p == flow.Probe || h.Hold.OpenNs != 0 && p == flow.Held
+}
+
+// reserve reserves slots for n events of the key of e. ok is false if the key is stopped. Without a
+// limit, and for held events, which then ask under their own keys, all slots are at the present time.
+// After a hold the slots are releaseGap apart.
 func (c *flowControl) reserve(ctx context.Context, r *relief, e deferredEvent, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
 	for wait := minPause; ; {
 		set, _ := c.f.o.Store.FlowsNow()
 		l, limited := set.Find(e.key)
-		now, paused := c.nowNs(), l.Limit.Paused || l.Err != nil
+		now := c.nowNs()
 		switch {
-		case paused:
+		case c.stopped(set, r, e.key):
 			return 0, 0, 0, false, nil
 		case r.hold && (!limited || !l.Limit.Bounds()):
 			h, _ := set.HoldOf(e.key)
-			p, atNs := h.Hold.Ask(now)
-			if p == flow.Probe || h.Hold.OpenNs != 0 && p == flow.Held {
-				return 0, 0, 0, false, nil // the circuit has opened again
-			}
+			_, atNs := h.Hold.Ask(now)
 			firstNs = max(atNs, r.nextNs)
 			r.nextNs = firstNs + int64(n)*int64(releaseGap)
 			return releasedGeneration, firstNs, int64(releaseGap), true, nil

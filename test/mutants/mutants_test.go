@@ -380,6 +380,7 @@ var planted = []plant{
 	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.Hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
 	{m("flow: a pause of a service holds only its own flow key", "functions/flowdelivery.go", "ok && by != key {", "ok && by != key && false {"), "./functions", "TestFlowHold"},
+	{m("flow: the events of a stopped key hide others", "functions/flowreplan.go", "			case c.stopped(set, &l, d.Flow):\n", ""), "./functions", "TestReplanOfStoppedKey"},
 	{m("flow: held events get slots of the service's key", "functions/flowreplan.go", "case !limited || e.held:", "case !limited:"), "./functions", "TestFlowHoldWithRate"},
 
 	{m("flow: the clocks of the nodes agree", "internal/flow/decide.go", "s.running(nowNs-int64(LeaseMargin))", "s.running(nowNs)"), "./internal/flow", "TestSimulation"},
