@@ -53,11 +53,12 @@ func newLoader(c *jet.Client, shards *Shards, dec *decoder, replicated bool, log
 // has at most twice the limit, unless one shared index entry or one part of the slot names more timers.
 // A request names at most limit records. after is the Next of the last page. The replica that answers
 // must have reached sequence seen. Records that near has are not read, and near forgets them; nil for none. Its owner has noted
-// the tail's records up to seen. Errors: schemas.ErrUnavailable, also for a replica that is behind.
+// the tail's records up to seen. After a lost connection LoadTicks empties near first. Errors: schemas.ErrUnavailable, also for a replica that is behind.
 //
 // If the server refuses the reads permanently, because the stream has lost messages,
 // LoadTicks reads in a slower way; see loadDamaged.
 func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64, near *Near) (Load, error) {
+	near.connected(l.jet.Reconnects())
 	load, err := l.loadTicks(ctx, shard, ticks, limit, after, seen, near)
 	switch {
 	case err == nil:

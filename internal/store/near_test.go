@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -163,6 +165,46 @@ func TestLoadFromMemory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLoadAfterReconnect: after a lost connection LoadTicks takes nothing from a Near. A server that has lost its power may have
+// lost the revisions in it.
+func TestLoadAfterReconnect(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect(nats.ReconnectWait(time.Millisecond), nats.MaxReconnects(-1))
+	s := openNode(t, nc, Config{Node: "n1"})
+	now := time.Now().UnixMilli()
+	due := now + time.Minute.Milliseconds()
+	id, rec := benchID(1), benchRecord(due, now)
+	res := s.Create(t.Context(), []Write{{ID: id, Record: rec}})[0]
+	if res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	memory := NewNearMemory(1 << 20)
+	near, free := NewNear(memory), memory.free.Load()
+	lost := res.Rev + 1000
+	load := func(want uint64) {
+		t.Helper()
+		near.Note(&Timer{ID: id, Rev: lost, Record: *rec}, true)
+		lost++
+		g := s.Geometry()
+		got, err := s.LoadTicks(t.Context(), g.Shard(id), []int64{g.Tick(due)}, 100, 0, 0, near)
+		if err != nil || len(got.Timers) != 1 || got.Timers[0].Rev != want {
+			t.Fatalf("%+v, %v; want revision %d", got.Timers, err, want)
+		}
+	}
+	load(lost)
+	load(lost)
+	before := s.jet.Reconnects()
+	if err := nc.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the store reconnects", func() bool { return s.jet.Reconnects() > before && !s.jet.Down() })
+	load(res.Rev)
+	if got := memory.free.Load(); got != free {
+		t.Errorf("%d free blocks, want %d", got, free)
+	}
+	load(lost)
 }
 
 // BenchmarkNear reads ticks of 500 timers with 400 bytes of data from the stream and from a Near. It includes Note, which the

@@ -34,6 +34,7 @@ var planted = []plant{
 	{m("a server that has heard from nobody leads", "internal/jet/streams.go", "heard <= servers/2", "heard < servers/2"), "./internal/store", "TestCutOffLeader"},
 	{m("the revision before a write without an answer stays", "internal/store/records.go", "case errors.Is(err, schemas.ErrUnavailable), ", "case errors.Is(err, schemas.ErrUnavailable) && w.Rev == 0, "), "./internal/store", "TestUnansweredWrites"},
 	{m("the revision before a write that is stored late stays", "internal/store/unanswered.go", "			u.add(1, w)\n", ""), "./internal/store", "TestUnansweredLateWrite"},
+	{m("a load after a lost connection takes timers from memory", "internal/store/near.go", "n.reconnects != reconnects {", "n.reconnects > reconnects {"), "./internal/store", "TestLoadAfterReconnect"},
 	{m("the revision before a write that a former leader refuses and the leader stores stays", "internal/store/records.go", ", r.gc.replicated && errors.Is(err, ErrRevision):", ":"), "./internal/store", "TestRefusedAndStored"},
 	{m("a first look that a former leader answers is the last one", "internal/store/unanswered.go", "(!replaced || g.replicated)", "!replaced"), "./internal/store", "TestFormerLeaderLooks"},
 	{m("a check that a former leader answers is the last one", "internal/store/supersede.go", "	if errors.Is(err, schemas.ErrNotFound) {\n		r.missing(v)\n		return false, nil\n	}\n	if err == nil && m", "	if errors.Is(err, schemas.ErrNotFound) {\n		return false, nil\n	}\n	if err == nil && m"), "./internal/store", "TestFormerLeaderLooks"},
