@@ -120,6 +120,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.clock(ctx)
 		e.streamSettings()
 		e.health()
+		e.addsInFlight(ctx)
 		e.overtaken(ctx)
 		e.trimmed(ctx)
 		e.damage(ctx)
@@ -452,6 +453,20 @@ func (e *examination) search() {
 			if text := s.Problem(n.Node); text != "" {
 				e.found("search", Warning, "look at belfry_visibility_… of the node, or run the role visibility on another node", "%s", text)
 			}
+		}
+	}
+}
+
+// addsInFlight reports adds that are delivered and not stored, before they stop the adds of all shards.
+func (e *examination) addsInFlight(ctx context.Context) {
+	all, err := e.look.Consumers(ctx)
+	if err != nil {
+		e.found("adds", Unknown, "", "the consumers cannot be listed: %v", err)
+		return
+	}
+	for _, c := range all {
+		if text := c.Problem(); text != "" {
+			e.found("adds", Error, "see which shard has no leader, a full bucket or a dead server (belfry status), and the routers' logs", "%s", text)
 		}
 	}
 }

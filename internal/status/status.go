@@ -326,6 +326,9 @@ func (st *Status) findProblems() {
 		st.problem("%s", t.Problem())
 	}
 	for _, c := range st.Consumers {
+		if text := c.Problem(); text != "" {
+			st.problem("%s", text)
+		}
 		if c.Belfry && c.Pulls == 0 && c.Pending > 0 && c.InFlight == 0 {
 			st.problem("%d messages wait in consumer %s of %s, and no client pulls them", c.Pending, c.Name, c.Stream)
 		}

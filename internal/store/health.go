@@ -148,6 +148,15 @@ func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	return out, nil
 }
 
+// Problem returns what is wrong if so many adds of timers.add are delivered and not stored that the server soon
+// delivers no more; "" otherwise. That happens if one shard, or the bucket of the services, stores nothing for long.
+func (c *ConsumerHealth) Problem() string {
+	if !c.Belfry || c.Stream != schemas.StreamAdd || c.InFlight < RouterMaxAckPending/10*9 {
+		return ""
+	}
+	return fmt.Sprintf("%d adds are delivered to the routers and not stored; at %d the adds of all shards wait: find the shard or bucket that stores nothing", c.InFlight, RouterMaxAckPending)
+}
+
 // LeaderNow returns the time of the server that leads the stream of the clocks.
 func (h Health) LeaderNow(ctx context.Context) (time.Time, error) {
 	info, err := h.jet.Stream(ctx, clockStream)

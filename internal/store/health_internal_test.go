@@ -3,7 +3,27 @@ package store
 import (
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
+
+// TestAddsInFlight: routers that have nearly as many adds as the server delivers at a time are a problem.
+func TestAddsInFlight(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		consumer ConsumerHealth
+		want     bool
+	}{
+		{ConsumerHealth{Stream: schemas.StreamAdd, Belfry: true, InFlight: 17_999}, false},
+		{ConsumerHealth{Stream: schemas.StreamAdd, Belfry: true, InFlight: 18_000}, true},
+		{ConsumerHealth{Stream: schemas.StreamAdd, InFlight: 20_000}, false},
+		{ConsumerHealth{Stream: schemas.StreamFired, Belfry: true, InFlight: 20_000}, false},
+	} {
+		if got := c.consumer.Problem(); (got != "") != c.want {
+			t.Errorf("%+v: %q", c.consumer, got)
+		}
+	}
+}
 
 // TestClocksDiffer: a minute between the clocks of two leaders is reported. A stream without a leader does not count.
 func TestClocksDiffer(t *testing.T) {

@@ -57,6 +57,7 @@ var planted = []plant{
 	{m("an add of an unknown account that is delivered again counts twice", "router/tenants.go", "	if _, held := u.until[a.Seq]; held {", "	if _, held := u.until[a.Seq]; held && nowMs < 0 {"), "./router", "TestUnknownAccountsAreBounded"},
 	{m("a cancel that is stored after its answer is not in the log", "router/fastcancel.go", "		if c.err == nil {\n", "		if c.err == nil && c.stage.Load() != stageEnded {\n"), "./router", "TestCancelNotStored"},
 	{m("a forged cursor moves timers to before 1970", "router/bulk.go", "if due < 0 || due-s.nowMs()", "if due-s.nowMs()"), "./router", "TestBulkRequests"},
+	{m("adds that are delivered and not stored are not reported", "internal/store/health.go", "c.InFlight < RouterMaxAckPending/10*9", "c.InFlight > 0"), "./internal/store", "TestAddsInFlight"},
 	{m("each of many equal adds repairs the record", "router/writer.go", "r.written(a.Spec.Timer) || t.Rev > lost", "t.Rev > lost"), "./router", "TestEqualAddsRepairOnce"},
 	{m("router: an older answer of a former leader forgets the revision that a repair could not replace", "router/writer.go", "lost = max(lost, t.Rev)", "lost = t.Rev"), "./router", "TestEqualAddsRepairOnce"},
 	{m("a duplicate does not index the due time of a claimed timer", "router/operations.go", "[...]int64{t.Record.DueMs, nowMs()}", "[...]int64{nowMs()}"), "./router", "TestDuplicateRepairsAClaimedTimer"},
