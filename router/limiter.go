@@ -158,8 +158,7 @@ func (l *limiter) serve(svc string) {
 func (l *limiter) decide(svc string, batch []*Add) {
 	set, _ := l.e.o.Store.FlowsNow()
 	batch = slices.DeleteFunc(batch, func(a *Add) bool { return a.settled.Load() }) // OperationTimeout has passed
-	// Adds that were delivered before have reserved a time.
-	returnedFirst(batch)
+	inTurn(batch)
 	limits := set.AddLimits(svc)
 	if i := slices.IndexFunc(limits, func(limit store.AddLimit) bool { return errors.Is(limit.Err, schemas.ErrNewer) }); i >= 0 {
 		l.complain(limits[i].Key, limits[i].Err)
@@ -187,20 +186,23 @@ func (l *limiter) decide(svc string, batch []*Add) {
 	})
 }
 
-// returnedFirst sorts adds that were delivered before to the front; see pass.
-func returnedFirst(adds []*Add) {
-	slices.SortStableFunc(adds, func(a, b *Add) int { return returned(b) - returned(a) })
-}
-
-func returned(a *Add) int {
-	if a.Returned {
-		return 1
+// inTurn sorts adds as pass admits them: adds that were delivered before, which have reserved a time, the
+// other adds of the stream, which may reserve a time, adds of callers.
+func inTurn(adds []*Add) {
+	turn := func(a *Add) int {
+		switch {
+		case a.Returned:
+			return 0
+		case a.Seq != 0:
+			return 1
+		}
+		return 2
 	}
-	return 0
+	slices.SortStableFunc(adds, func(a, b *Add) int { return turn(a) - turn(b) })
 }
 
 // pass returns the adds of a batch that the rate of a limit admits, and settles the others. The batch
-// must be in the order of returnedFirst.
+// must be in the order of inTurn.
 func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) []*Add {
 	if limit.Err != nil {
 		// The value is damaged; decide has delayed the adds under one of a newer version. No node can read a damaged
@@ -220,18 +222,16 @@ func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) [
 		return nil
 	}
 	n := 0
-	for _, a := range batch {
-		n += returned(a)
+	for n < len(batch) && batch[n].Returned {
+		n++
 	}
 	admitted := append(slices.Clone(batch[:taken.Returned]), batch[n:n+taken.New]...)
 	refused := append(slices.Clone(batch[taken.Returned:n]), batch[n+taken.New:]...)
-	reserved := taken.Reserved
 	var rejects []refusal
 	for i, a := range refused {
 		wait := max(time.Duration(taken.NextNs+int64(i)*taken.StepNs-nowNs), time.Millisecond)
 		reason := limited(limit, wait)
-		if a.Seq != 0 && reserved > 0 {
-			reserved--
+		if i < taken.Reserved {
 			l.sink.Delay(a, reason)
 			continue
 		}
@@ -260,19 +260,19 @@ func limited(l store.AddLimit, wait time.Duration) *schemas.Error {
 // errOldLimit is the error if another node decided by a later limit than this node has read.
 var errOldLimit = errors.New("the limit was changed, and this node has not read the change yet")
 
-// take decides about a batch by one compare-and-set of the limit's state, again after a conflict. nowNs
-// is the time of the decision.
+// take decides about a batch, in the order of inTurn, by one compare-and-set of the limit's state, again
+// after a conflict. nowNs is the time of the decision.
 func (l *limiter) take(ctx context.Context, set *store.FlowSet, limit store.AddLimit, batch []*Add) (t flow.Taken, nowNs int64, err error) {
 	a := flow.Asked{Within: maxHold}
-	fromStream := 0
 	for _, add := range batch {
-		if add.Returned {
+		switch {
+		case add.Returned:
 			a.Returned++
-		} else {
+		case add.Seq != 0:
+			a.Waiting++
+			fallthrough
+		default:
 			a.New++
-		}
-		if add.Seq != 0 {
-			fromStream++
 		}
 	}
 	for try := 0; ; try++ {
@@ -283,7 +283,7 @@ func (l *limiter) take(ctx context.Context, set *store.FlowSet, limit store.AddL
 			}
 		}
 		nowNs = l.e.o.Time.LatestNs()
-		a.Reserve = min(fromStream, l.room(nowNs))
+		a.Reserve = l.room(nowNs)
 		next := st
 		if next.State.Generation > limit.Rev && set.Seq >= next.State.Generation {
 			next.State.Generation = 0 // the later limit was deleted, so this one applies again

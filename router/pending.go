@@ -119,7 +119,7 @@ func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*
 		}
 	}
 	each(rejects, func(f refusal) { l.sink.Reject(f.a, f.reason) })
-	returnedFirst(permitted)
+	inTurn(permitted)
 	return permitted
 }
 

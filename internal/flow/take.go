@@ -7,7 +7,10 @@ type Asked struct {
 	// Returned is the number of adds that come at the time that they have reserved, New the number of
 	// adds without a reserved time.
 	Returned, New int
-	// Reserve is the number of adds that may reserve a time if they are not admitted.
+	// Waiting is the number of the New adds, the first ones, that may reserve a time if they are not
+	// admitted. All Returned adds may.
+	Waiting int
+	// Reserve bounds the number of times that are reserved.
 	Reserve int
 	// Within bounds how far ahead a time may be reserved.
 	Within time.Duration
@@ -17,8 +20,9 @@ type Asked struct {
 type Taken struct {
 	// Returned and New are the numbers of adds that are admitted at the time of the decision.
 	Returned, New int
-	// Reserved is the number of the other adds that have reserved a time. Add i of the others, from
-	// 0, may come back at NextNs + i·StepNs, even without a reserved time.
+	// Reserved is the number of the other adds, the first ones, that have reserved a time. Add i of the
+	// others, from 0, may come back at NextNs + i·StepNs, even without a reserved time. The others are the
+	// Returned adds that are not admitted, and then such New adds.
 	Reserved       int
 	NextNs, StepNs int64
 	// Unchanged is true if the state did not change, so that it needs no write.
@@ -53,7 +57,7 @@ func Take(l Limit, generation uint64, s *State, nowNs int64, a Asked) (t Taken) 
 	}
 	t.StepNs = max(int64(l.step(s)), 1)
 	t.NextNs = max(d.gate(), s.PlanNs)
-	for t.Reserved < min(a.Reserve, a.Returned-t.Returned+a.New-t.New) {
+	for t.Reserved < min(a.Reserve, a.Returned-t.Returned+max(0, a.Waiting-t.New)) {
 		at := t.NextNs + int64(t.Reserved)*t.StepNs
 		if at > nowNs+int64(a.Within) {
 			break

@@ -51,7 +51,12 @@ func TestTakeSimulation(t *testing.T) {
 			}
 			s := n.state
 			clock := now + apart[i]
-			got := Take(l, generation, &s, clock, Asked{Returned: due, New: rng.IntN(20), Reserve: 10, Within: 10 * time.Second})
+			asked := Asked{Returned: due, New: rng.IntN(20), Reserve: 10, Within: 10 * time.Second}
+			asked.Waiting = rng.IntN(asked.New + 1)
+			got := Take(l, generation, &s, clock, asked)
+			if refused := due - got.Returned + max(0, asked.Waiting-got.New); got.Reserved > refused {
+				t.Fatalf("seed %d: %d times are reserved for %d adds", seed, got.Reserved, refused)
+			}
 			if got.Unchanged {
 				continue
 			}
@@ -91,7 +96,7 @@ func TestTake(t *testing.T) {
 	const now = int64(1_000_000_000_000)
 	l := Limit{Rate: Rate{10, time.Second}, Burst: 3}
 	var s State
-	got := Take(l, 7, &s, now, Asked{New: 6, Reserve: 2, Within: time.Minute})
+	got := Take(l, 7, &s, now, Asked{New: 6, Waiting: 6, Reserve: 2, Within: time.Minute})
 	if got.New != 3 && got.New != 2 || got.Reserved != 2 || got.NextNs <= now || got.StepNs != int64(100*time.Millisecond) {
 		t.Fatalf("six new adds: %+v", got)
 	}
@@ -105,7 +110,7 @@ func TestTake(t *testing.T) {
 	if back := Take(l, 7, &s, got.NextNs, Asked{Returned: 1, New: 1}); back.Returned != 1 || back.New != 0 {
 		t.Errorf("an add at its time: %+v", back)
 	}
-	if far := Take(l, 7, &s, got.NextNs, Asked{New: 100, Reserve: 100, Within: time.Second}); far.Reserved > 11 {
+	if far := Take(l, 7, &s, got.NextNs, Asked{New: 100, Waiting: 100, Reserve: 100, Within: time.Second}); far.Reserved > 11 {
 		t.Errorf("%d adds reserved a time within a second at 10 a second", far.Reserved)
 	}
 }

@@ -383,8 +383,10 @@ var planted = []plant{
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
 	{m("flow: a pause of a service holds only its own flow key", "functions/flowdelivery.go", "ok && by != key {", "ok && by != key && false {"), "./functions", "TestFlowHold"},
 	{m("flow: the events of a stopped key hide others", "functions/flowreplan.go", "			case c.stopped(set, &l, d.Flow):\n", ""), "./functions", "TestReplanOfStoppedKey"},
+	{m("flow: adds of callers reserve times", "router/limiter.go", "			a.Waiting++\n			fallthrough\n		default:\n			a.New++\n", "			fallthrough\n		default:\n			a.New++\n			a.Waiting++\n"), "./router", "TestReservedTimes"},
+	{m("flow: adds of callers are before those of the stream", "router/limiter.go", "return turn(a) - turn(b)", "return min(turn(a), 1) - min(turn(b), 1)"), "./router", "TestReservedTimes"},
+	{m("flow: admitted adds reserve times", "internal/flow/take.go", "max(0, a.Waiting-t.New)", "a.Waiting"), "./internal/flow", "TestTake"},
 	{m("flow: held events get slots of the service's key", "functions/flowreplan.go", "case !limited || e.held:", "case !limited:"), "./functions", "TestFlowHoldWithRate"},
-
 	{m("flow: the clocks of the nodes agree", "internal/flow/decide.go", "s.running(nowNs-int64(LeaseMargin))", "s.running(nowNs)"), "./internal/flow", "TestSimulation"},
 	{m("flow: a step of the clock ends the leases of others", "internal/flow/decide.go", "= max(s.Leases[i].UntilNs, nowNs)", "= s.Leases[i].UntilNs"), "./internal/flow", "TestSimulation"},
 	{m("flow: a step back of the clock shortens a lease", "internal/flow/decide.go", "untilNs = max(untilNs, l.UntilNs)", "untilNs = max(untilNs, nowNs)"), "./internal/flow", "TestSimulation"},
@@ -392,7 +394,6 @@ var planted = []plant{
 	{m("flow: decisions go on after a step of the clock", "functions/flow.go", "case g.c.steadyFor() < flow.StepSettle:", "case false:"), "./functions", "TestFlowClockStep"},
 	{m("flow: a node keeps no leases after a step of the clock", "functions/flow.go", "if g.c.steadyFor() < flow.StepDoubt {", "if false {"), "./functions", "TestFlowClockStep"},
 	{m("flow: a hanging request keeps the calls of a lost lease", "functions/lease.go", "func() { l.cancel(lost) })", "func() {})"), "./functions", "TestFlowSlotsLost"},
-
 	{m("flow: a slot stays unused", "internal/flow/decide.go", "max(0, l.Parallel-s.running(", "max(0, l.Parallel-l.Parallel/2-s.running("), "./internal/flow", "TestSimulation"},
 	{m("flow: a decision of any node renews the leases of dead nodes", "internal/flow/decide.go", "min(s.Leases[i].UntilNs, nowNs+int64(LeaseFor+LeaseMargin))", "nowNs + int64(LeaseFor+LeaseMargin)"), "./internal/flow", "TestSimulation"},
 	{m("flow: a node that waits decides by an old state", "functions/flow.go", "if cached && g.state.Rev == rev &&", "if cached = false; cached && g.state.Rev == rev &&"), "./functions", "TestFlowSlotsReturned"},
