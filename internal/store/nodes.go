@@ -174,10 +174,11 @@ func (n *Nodes) lookForRival(ctx context.Context) error {
 		return err
 	}
 	// A server that has led the stream before may answer with the presence of an earlier process.
-	if m.Sequence < n.firstBeat.Load() || jet.HasOperation(m) {
+	if m.Sequence < n.firstBeat.Load() {
 		return nil
 	}
-	var p Presence // an older version announces no instance
+	// An older version announces no instance. The marker of a removed presence has no value.
+	var p Presence
 	if json.Unmarshal(m.Data, &p) == nil && p.Instance != n.instance {
 		n.sawRival()
 	}

@@ -109,6 +109,14 @@ func TestSharedName(t *testing.T) {
 	}
 	beat(next)
 	beat(next)
+	// A former leader answers with the presence of the predecessor.
+	next.firstBeat.Store(next.lastBeat.Load() + 2)
+	if _, err := next.jet.Put(t.Context(), nodePrefix+"b", []byte(`{"v":1,"instance":"predecessor"}`), next.lastBeat.Load(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.lookForRival(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if next.Shared() {
 		t.Error("a process whose predecessor was killed takes it, or itself, for another one")
 	}
