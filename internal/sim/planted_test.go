@@ -154,7 +154,7 @@ var seedMutants = []mutant{
 var scheduleMutants = []mutant{
 	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
 	{"the last claim of an earlier owner is not completed", "scheduler/schedulerecovery.go", "if l.Run == 0 || l.Epoch == k.epoch {", "if l.Run == 0 || l.Epoch != 0 {", 100, ""},
-	{"a claim of a run that is stored after its answer is not completed", "scheduler/schedulerecovery.go", "e.unclear() && t.Rev > e.rev && !k.isClaimOf", "e.unclear() && t.Rev < e.rev && !k.isClaimOf", 300, ""},
+	{"a claim of a run that is stored after its answer is not completed", "scheduler/schedulerecovery.go", "e.unclear() && t.Rev > e.rev && !k.isClaimOf", "e.unclear() && t.Rev < e.rev && !k.isClaimOf", 600, ""},
 	{"a claim that a former leader refuses and the leader stores is not completed", "scheduler/fire.go", "\t\te.noteUnclear()\n", "\t\tif !isRevision(ev.Err) {\n\t\t\te.noteUnclear()\n\t\t}\n", 500, ""},
 	{"a run is published without its record", "scheduler/fire.go", "if r.Origin != nil && e.rev == 0 {", "if r.Origin != nil && e.rev == 0 && r.Run == 0 {", 20, ""},
 	{"a claim does not wait for the index entry of the next due time", "scheduler/schedule.go", "if next := &r.turn.Record; next.Queued {", "if next := &r.turn.Record; next.Queued && next.DueMs == 0 {", 60, ""},
