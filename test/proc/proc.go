@@ -7,6 +7,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -93,7 +94,7 @@ func build(tb testing.TB, name, pkg string, args ...string) string {
 type Options struct {
 	// Bin is the program; the default is Build's.
 	Bin string
-	// Config is the text of the config file.
+	// Config is the text of the config file; "" for no settings.
 	Config string
 	// NATSURL is a server, or a comma-separated list of a cluster's, to use instead
 	// of the embedded one.
@@ -127,7 +128,7 @@ func New(t testing.TB, o Options) *Node {
 	if data == "" {
 		data = filepath.Join(dir, "data")
 	}
-	if err := os.WriteFile(n.config, []byte(o.Config), 0o600); err != nil {
+	if err := os.WriteFile(n.config, []byte(cmp.Or(o.Config, "{}\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.prepare(t, data, filepath.Join(dir, "belfry.log"))
