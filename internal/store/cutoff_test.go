@@ -34,6 +34,9 @@ func (c *cutRoutes) option(t *testing.T) natstest.Option {
 	return func(o *server.Options) {
 		all := o.Routes
 		o.Cluster.NoAdvertise, o.Routes = true, nil
+		// A server tells others the address at which it accepts routes. A route that another one makes there would
+		// not be cut.
+		o.Cluster.Advertise = noAddress
 		for _, r := range all {
 			if own := routesOf(o); r.Host != own {
 				l := routeLink{proc.NewLink(t, r.Host), own, r.Host}
@@ -43,6 +46,9 @@ func (c *cutRoutes) option(t *testing.T) natstest.Option {
 		}
 	}
 }
+
+// noAddress is an address at which nobody accepts connections.
+const noAddress = "127.0.0.1:1"
 
 // routesOf returns the address on which a server accepts routes.
 func routesOf(o *server.Options) string {
