@@ -3,7 +3,9 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"os"
 	"os/exec"
+	"os/signal"
 	"regexp"
 	"strings"
 	"syscall"
@@ -118,6 +120,10 @@ func (n *node) endDev(t *testing.T, sig syscall.Signal) {
 // TestDevTerminalCloses: a terminal that closes, which sends SIGHUP, ends belfry dev like Ctrl-C.
 func TestDevTerminalCloses(t *testing.T) {
 	t.Parallel()
+	if signal.Ignored(syscall.SIGHUP) { // as under nohup; processes that the test starts would ignore it, too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+		t.Cleanup(func() { signal.Ignore(syscall.SIGHUP) })
+	}
 	n, _ := startDev(t)
 	n.endDev(t, syscall.SIGHUP)
 }
