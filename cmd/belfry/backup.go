@@ -89,7 +89,7 @@ backup began fire again, with the same idempotency key.`,
 				return restore(ctx)
 			})
 		}
-		for _, name := range []string{"nats-url", "context", "creds", "nkey", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"} {
+		for _, name := range []string{"nats-url", "context", "creds", "nkey", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key", "inbox-prefix"} {
 			if cmd.Flags().Changed(name) {
 				return usagef("--data is a folder to restore into, and --%s belongs to a NATS server: give one of them", name)
 			}

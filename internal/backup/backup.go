@@ -327,12 +327,15 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		return fmt.Errorf("%w; the restore has removed the streams that it made", err)
 	}
 	if err := store.BeginRestore(ctx, c, id, o.Replicas); err != nil {
+		if errors.Is(err, schemas.ErrConflict) {
+			return m, err // nothing was made
+		}
 		return m, failed(err)
 	}
 	for _, s := range m.Streams {
 		err := restoreStream(ctx, c, o, s, filepath.Join(dir, s.Name))
-		if errors.Is(err, jet.ErrExists) { // it is somebody else's, so it stays
-			return m, failed(schemas.Errorf(schemas.CodeConflict, "somebody has made stream %s meanwhile: %w", s.Name, err))
+		if errors.Is(err, jet.ErrExists) { // another client created it, so it stays
+			return m, failed(schemas.Errorf(schemas.CodeConflict, "another client created stream %s during the restore: %w", s.Name, err))
 		}
 		made = append(made, s.Name)
 		if err != nil {
@@ -377,13 +380,17 @@ func openArchive(dir string) (*os.File, error) {
 	return f, err
 }
 
-// undo removes the streams of a restore that failed, also if ctx has ended, and then the mark of the restore, unless
-// that is gone or another restore's.
+// undo removes the streams of a failed restore, also if ctx has ended. Then it removes the mark, if that is still its own.
+// It removes nothing if the account has the mark of another restore, which may have made streams of the same names.
+// Errors: schemas.ErrConflict in that case.
 func undo(ctx context.Context, c *jet.Client, o Options, id string, names []string) error {
 	bounded := func(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Timeout)
 		defer cancel()
 		return do(ctx)
+	}
+	if err := bounded(func(ctx context.Context) error { return store.CheckNoOtherRestore(ctx, c, id) }); err != nil {
+		return err
 	}
 	var errs []error
 	for _, name := range names {

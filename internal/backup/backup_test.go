@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +188,52 @@ func TestRestoreDisturbed(t *testing.T) {
 		}
 		if strings.Join(left, " ") != name {
 			t.Errorf("streams %q are left, want %q", left, name)
+		}
+	}
+}
+
+// TestRestoreOfAnother: a restore that fails removes no stream if another restore has begun meanwhile, because the streams
+// may be that one's.
+func TestRestoreOfAnother(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
+	c := client(t, nc)
+	var made []string
+	_, err := Restore(t.Context(), Options{Conn: nc, Progress: func(s Stream) {
+		if s.Name != "KV_timers_0" {
+			return
+		}
+		var names []string
+		if err := c.Streams(t.Context(), func(s *jet.StreamInfo) { names = append(names, s.Config.Name) }); err != nil {
+			t.Error(err)
+		}
+		for _, name := range names {
+			if err := c.DeleteStream(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := store.BeginRestore(t.Context(), c, "another", 1); err != nil {
+			t.Error(err)
+		}
+		for _, name := range slices.Compact(append(names, schemas.StreamDead)) {
+			if name == "BELFRY_RESTORING" {
+				continue
+			}
+			if err := c.CreateStream(t.Context(), jet.StreamConfig{Name: name, Subjects: []string{"other." + name}}); err != nil {
+				t.Error(err)
+			}
+			made = append(made, name)
+		}
+	}}, oldBackup)
+	if schemas.CodeOf(err) != schemas.CodeConflict || !strings.Contains(err.Error(), "no stream was removed") {
+		t.Errorf("%v, code %q, want conflict", err, schemas.CodeOf(err))
+	}
+	if len(made) < 3 {
+		t.Fatalf("the other restore has made %q", made)
+	}
+	for _, name := range made {
+		if _, err := c.Stream(t.Context(), name); err != nil {
+			t.Errorf("stream %s of the other restore: %v", name, err)
 		}
 	}
 }
