@@ -244,16 +244,27 @@ func (s *Sweeper) auditEvents(ctx context.Context, o *openRecords) error {
 }
 
 // notInRetry returns the doubtful records whose event TIMERS_RETRY does not have. An acknowledged event
-// leaves that stream.
+// leaves that stream. A record with retries that was claimed after the oldest event there is left to a later
+// audit, when that event has left: to search for it could mean to read the whole queue for each page.
 func (s *Sweeper) notInRetry(ctx context.Context, o *openRecords) ([]store.Timer, error) {
-	ids := map[string]struct{}{}
+	oldest := o.backlog.OldestRetry
+	if oldest.IsZero() {
+		return o.doubtful, nil
+	}
+	ids, left := map[string]struct{}{}, o.doubtful[:0]
 	for _, t := range o.doubtful {
-		for _, id := range retryIDs(t) {
+		retries := retryIDs(t)
+		if len(retries) > 0 && t.Record.FiredMs > oldest.UnixMilli() {
+			continue
+		}
+		left = append(left, t)
+		for _, id := range retries {
 			ids[id] = struct{}{}
 		}
 	}
+	o.doubtful = left
 	if len(ids) == 0 {
-		return o.doubtful, nil
+		return left, nil
 	}
 	found, err := s.Store.FiredSince(ctx, []string{schemas.SubjectRetry(o.service)}, time.Time{}, ids)
 	if err != nil {

@@ -54,6 +54,7 @@ func TestSweepOpen(t *testing.T) {
 	t.Parallel()
 	const watermarkMs, delay = 1_800_000_000_000, time.Minute
 	oldestMs := watermarkMs - 5*delay.Milliseconds()
+	oldestRetryMs := oldestMs - delay.Milliseconds()
 	type where int
 	const (
 		nowhere where = iota
@@ -74,13 +75,14 @@ func TestSweepOpen(t *testing.T) {
 		{"it was claimed less than the delay ago", watermarkMs - delay.Milliseconds() + 1, 0, nowhere, 1, false},
 		{"its result was written after it was read", oldestMs - 1, 0, nowhere, 2, false},
 		{"it was removed after it was read", oldestMs - 1, 0, nowhere, 0, false},
-		{"its retry waits", oldestMs - 1, 1, inRetry, 1, false},
-		{"its event waits for its second attempt", oldestMs - 1, 1, inBacklog, 1, false},
-		{"its retry is acknowledged", oldestMs - 1, 1, nowhere, 1, true},
+		{"its retry waits", oldestRetryMs, 1, inRetry, 1, false},
+		{"its event waits for its second attempt", oldestRetryMs, 1, inBacklog, 1, false},
+		{"its retry is acknowledged", oldestRetryMs, 1, nowhere, 1, true},
+		{"its retry is younger than another that waits", oldestRetryMs + 1, 1, nowhere, 1, false},
 	}
 	for _, none := range []bool{false, true} { // no event of the service waits
 		st := &openStore{
-			backlog: store.FiredBacklog{Floor: 7, Oldest: time.UnixMilli(oldestMs)},
+			backlog: store.FiredBacklog{Floor: 7, Oldest: time.UnixMilli(oldestMs), OldestRetry: time.UnixMilli(oldestRetryMs)},
 			fired:   map[string]struct{}{}, late: map[string]struct{}{}, newest: map[schemas.TimerID]store.Timer{},
 		}
 		if none {

@@ -179,8 +179,8 @@ func (e *Events) FiredAfter(ctx context.Context, subjects []string, after uint64
 	return after, err
 }
 
-// findQueued is findIDs for a work queue. It reads all messages of the subjects by direct
-// gets, whatever their time.
+// findQueued is findIDs for a work queue. It reads the messages of the subjects by direct
+// gets, whatever their time, until it has found all ids.
 func (e *Events) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {
@@ -195,6 +195,9 @@ func (e *Events) findQueued(ctx context.Context, stream string, filter []string,
 						found[id] = struct{}{}
 					}
 				}
+			}
+			if len(found) == len(ids) {
+				return nil
 			}
 			if more == 0 || len(msgs) == 0 {
 				break

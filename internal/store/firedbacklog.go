@@ -8,8 +8,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredBacklog is the part of TIMERS_FIRED that has the events of a service that functions have not
-// acknowledged.
+// FiredBacklog has the events of a service that functions have not acknowledged: a part of TIMERS_FIRED, and
+// those of TIMERS_RETRY, which acknowledged events leave.
 type FiredBacklog struct {
 	// Floor is a sequence: functions have acknowledged every event of the service up to it. 0 if
 	// functions have acknowledged none, as far as is known.
@@ -17,6 +17,10 @@ type FiredBacklog struct {
 	// Oldest is the time at which the oldest event of the service after Floor was stored, by the
 	// leader's clock; zero if there is none.
 	Oldest time.Time
+	// OldestRetry is the time at which the oldest event of the service in TIMERS_RETRY was stored, by the
+	// leader's clock; zero if there is none. It is read after the floor, and a retry is published before the event
+	// that it follows is acknowledged.
+	OldestRetry time.Time
 }
 
 // FiredBacklog returns the backlog of a service. An event after the floor may be acknowledged, too. Errors:
@@ -28,8 +32,15 @@ func (e *Events) FiredBacklog(ctx context.Context, svc string) (FiredBacklog, er
 	}
 	b := FiredBacklog{Floor: floor}
 	msgs, _, err := e.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), floor, 1)
-	if err == nil && len(msgs) > 0 {
+	if err != nil {
+		return b, err
+	}
+	if len(msgs) > 0 {
 		b.Oldest = msgs[0].Time
+	}
+	msgs, _, err = e.jet.Next(ctx, schemas.StreamRetry, schemas.SubjectRetry(svc), 0, 1)
+	if err == nil && len(msgs) > 0 {
+		b.OldestRetry = msgs[0].Time
 	}
 	return b, err
 }

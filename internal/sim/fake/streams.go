@@ -142,6 +142,19 @@ func (c *Client) FiredBacklog(ctx context.Context, svc string) (b store.FiredBac
 		}
 		return nil
 	})
+	if err != nil {
+		return b, err
+	}
+	retries := c.s.streams[schemas.StreamRetry]
+	err = c.leader(ctx, schemas.StreamRetry, func() error {
+		for _, m := range retries.log {
+			if retries.alive(m) && m.subject == schemas.SubjectRetry(svc) {
+				b.OldestRetry = time.Unix(0, m.at)
+				break
+			}
+		}
+		return nil
+	})
 	return b, err
 }
 
