@@ -212,10 +212,9 @@ func (c *flowControl) waitingFor(ctx context.Context, l relief, renew func() err
 			d := t.Record.Deferral
 			set, _ := c.f.o.Store.FlowsNow()
 			switch {
-			case c.stopped(set, &l, d.Flow):
-			case l.hold && d.Flow == l.key && d.Generation == heldGeneration && d.SlotMs > c.f.o.Now()+replanLease.Milliseconds():
+			case l.hold && d.Flow == l.key && d.Generation == heldGeneration && d.SlotMs > c.f.o.Now()+replanLease.Milliseconds() && !c.stopped(set, &l, d.Flow):
 				events = append(events, deferredEvent{id: t.ID, key: d.Flow, slotMs: d.SlotMs, dueMs: t.Record.ScheduledMs})
-			case !l.hold && flow.Match(l.key, d.Flow) && outdated(set, d):
+			case !l.hold && flow.Match(l.key, d.Flow) && outdated(set, d) && !c.stopped(set, &l, d.Flow):
 				events = append(events, deferredEvent{id: t.ID, key: d.Flow, slotMs: d.SlotMs, held: d.Generation == heldGeneration})
 			}
 			more = len(events) >= c.maxReplan
@@ -270,7 +269,7 @@ func (c *flowControl) move(ctx context.Context, l *relief, events []deferredEven
 }
 
 // stopped reports whether the events of a flow key stay where they are after a change: the key is paused,
-// its limit cannot be read, or its circuit has opened again. The end of that is another change.
+// its limit cannot be read, or its circuit has opened again. When that ends, the end is a change of its own and moves the events.
 func (c *flowControl) stopped(set *store.FlowSet, r *relief, key string) bool {
 	l, limited := set.Find(key)
 	switch {

@@ -82,7 +82,7 @@ type Policy struct {
 	// retry waits in the wheel.
 	ShortDelay time.Duration
 	// MaxNotNow is the number of "not now" answers of a run, or since its last replay, that are not counted
-	// as attempts; 0 or less for none. A request that no worker took is no such answer.
+	// as attempts; 0 or less for none. A request that no worker took does not count as one.
 	MaxNotNow int
 }
 

@@ -196,7 +196,8 @@ func (s *shardView) taken(now time.Duration, err error) {
 	case err == nil:
 		s.ownership, s.refused = ownershipHeld, false
 	case isRevision(err):
-		// The write took no effect, so a clock with this epoch is that of another process.
+		// A clock with this epoch may be that of another process with this node's name. If the refusal is that of a former
+		// leader and the take-over is stored, this node waits for its own lease.
 		s.tried = 0
 		if !s.refused {
 			s.refused, s.refusedSince = true, now

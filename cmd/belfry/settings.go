@@ -215,8 +215,8 @@ var (
 	externalSettings = []string{"nats-url", "creds", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"}
 )
 
-// restricting has the settings without which more is permitted. None of them may be an empty text, of which an
-// environment variable of another setting counts as absent. A list may be empty.
+// restricting lists the settings without which more is permitted. An empty text is refused for each of them. An empty
+// environment variable of any other setting counts as absent. Lists may be empty.
 var restricting = []string{"callback-subjects", "callback-hosts", "http-tokens", "http-token-file", "nats-user", "nats-tls-ca", "oidc-issuer", "oidc-tenant-claim"}
 
 // checkRestricting refuses a restricting setting that is given as an empty text.

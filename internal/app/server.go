@@ -33,8 +33,8 @@ func tryPort(ctx context.Context, name, addr string) error {
 	return l.Close()
 }
 
-// listen opens a port. Errors: ErrInUse; none of schemas.CodeConfig while this host does not have the address or cannot
-// look its name up, which may change without a change of the settings; and else of schemas.CodeConfig.
+// listen opens a port. Errors: ErrInUse. If the host does not have the address yet, or cannot resolve the name, the
+// error has no code, because a restart may help. Any other error has schemas.CodeConfig.
 func listen(ctx context.Context, name, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
@@ -98,9 +98,8 @@ func connect(o *Options, own *embedded, name string, more ...nats.Option) (*nats
 	return dial(o, opts)
 }
 
-// failWhenClosed is for a connection without which a node cannot go on. nats.go reconnects without limit, but an error
-// of the server that it does not know closes the connection for good: then the node fails, so that its process is
-// started again.
+// failWhenClosed makes the node fail when its connection is closed for good, so that the process is started again.
+// nats.go closes a connection after an error of the server that it does not know.
 func failWhenClosed(fail func(error)) nats.Option {
 	return nats.ClosedHandler(func(nc *nats.Conn) {
 		err := nc.LastError() // nil if the connection broke while the error arrived

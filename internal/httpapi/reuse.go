@@ -7,8 +7,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file exports the rules of the API about callers for the console, so that the console shows no
-// caller more than the API, and that callers share the same memory.
+// This file exports the rules of the API about callers for the console, so that the console shows a caller no
+// more than the API does, and shares its memory limits.
 
 // Conceal removes the parts of a timer that the caller may not see.
 func (i Identity) Conceal(info *schemas.TimerInfo) { i.asRequest().conceal(info) }

@@ -154,7 +154,7 @@ func (c *ConsumerHealth) Problem() string {
 	if !c.Belfry || c.Stream != schemas.StreamAdd || c.InFlight < RouterMaxAckPending/10*9 {
 		return ""
 	}
-	return fmt.Sprintf("%d adds are delivered to the routers and not stored; at %d the adds of all shards wait: find the shard or bucket that stores nothing", c.InFlight, RouterMaxAckPending)
+	return fmt.Sprintf("%d adds are delivered to the routers and not stored; at %d the adds of all shards wait: either a shard or bucket stores nothing, or the adds wait for a limit: the logs of the routers have the reason", c.InFlight, RouterMaxAckPending)
 }
 
 // LeaderNow returns the time of the server that leads the stream of the clocks.
