@@ -251,18 +251,17 @@ func (s *Sweeper) notInRetry(ctx context.Context, o *openRecords) ([]store.Timer
 	if oldest.IsZero() {
 		return o.doubtful, nil
 	}
-	ids, left := map[string]struct{}{}, o.doubtful[:0]
-	for _, t := range o.doubtful {
+	ids := map[string]struct{}{}
+	left := slices.DeleteFunc(o.doubtful, func(t store.Timer) bool {
 		retries := retryIDs(t)
 		if len(retries) > 0 && t.Record.FiredMs > oldest.UnixMilli() {
-			continue
+			return true
 		}
-		left = append(left, t)
 		for _, id := range retries {
 			ids[id] = struct{}{}
 		}
-	}
-	o.doubtful = left
+		return false
+	})
 	if len(ids) == 0 {
 		return left, nil
 	}
@@ -270,7 +269,7 @@ func (s *Sweeper) notInRetry(ctx context.Context, o *openRecords) ([]store.Timer
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(o.doubtful, func(t store.Timer) bool {
+	return slices.DeleteFunc(left, func(t store.Timer) bool {
 		return slices.ContainsFunc(retryIDs(t), func(id string) bool { _, there := found[id]; return there })
 	}), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/backup"
@@ -67,7 +68,10 @@ backup began fire again, with the same idempotency key.`,
 	cmd.Flags().StringVar(&profile, "profile", profile, "with --data: safe syncs each write to disk, fast does not")
 	cmd.Flags().IntVar(&replicas, "replicas", 0, "replicas of every stream: 1, 3 or 5; 0 for as many as in the backup, or 1 with --data")
 	f := &clientFlags{}
-	f.add(cmd.Flags())
+	server := pflag.NewFlagSet("", pflag.ContinueOnError)
+	server.SortFlags = false
+	f.add(server)
+	cmd.Flags().AddFlagSet(server)
 	timeoutOfRequests(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if replicas != 0 && replicas != 1 && replicas != 3 && replicas != 5 {
@@ -89,10 +93,14 @@ backup began fire again, with the same idempotency key.`,
 				return restore(ctx)
 			})
 		}
-		for _, name := range []string{"nats-url", "context", "creds", "nkey", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key", "inbox-prefix"} {
-			if cmd.Flags().Changed(name) {
-				return usagef("--data is a folder to restore into, and --%s belongs to a NATS server: give one of them", name)
+		var err error
+		server.VisitAll(func(flag *pflag.Flag) {
+			if err == nil && flag.Changed && flag.Name != "timeout" {
+				err = usagef("--data is a folder to restore into, and --%s belongs to a NATS server: give one of them", flag.Name)
 			}
+		})
+		if err != nil {
+			return err
 		}
 		if o.Replicas == 0 {
 			o.Replicas = 1

@@ -31,18 +31,20 @@ func (e *Events) FiredBacklog(ctx context.Context, svc string) (FiredBacklog, er
 		return FiredBacklog{}, err
 	}
 	b := FiredBacklog{Floor: floor}
-	msgs, _, err := e.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), floor, 1)
-	if err != nil {
+	if b.Oldest, err = e.oldest(ctx, schemas.StreamFired, schemas.SubjectFired(svc), floor); err != nil {
 		return b, err
 	}
-	if len(msgs) > 0 {
-		b.Oldest = msgs[0].Time
-	}
-	msgs, _, err = e.jet.Next(ctx, schemas.StreamRetry, schemas.SubjectRetry(svc), 0, 1)
-	if err == nil && len(msgs) > 0 {
-		b.OldestRetry = msgs[0].Time
-	}
+	b.OldestRetry, err = e.oldest(ctx, schemas.StreamRetry, schemas.SubjectRetry(svc), 0)
 	return b, err
+}
+
+// oldest returns the time of the oldest event of a subject after a sequence; zero if there is none.
+func (e *Events) oldest(ctx context.Context, stream, subject string, after uint64) (time.Time, error) {
+	msgs, _, err := e.jet.Next(ctx, stream, subject, after, 1)
+	if err != nil || len(msgs) == 0 {
+		return time.Time{}, err
+	}
+	return msgs[0].Time, nil
 }
 
 // floor returns the floor of a feed: that of its consumer or, without a consumer, that of its key, after which

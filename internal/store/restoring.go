@@ -36,14 +36,20 @@ func BeginRestore(ctx context.Context, c *jet.Client, id string, replicas int) e
 // restoreMark is the description of the stream that marks the account.
 func restoreMark(id string) string { return "Belfry: restore " + id + " runs, or was interrupted" }
 
+// markOf returns the mark of an account; "" without one.
+func markOf(ctx context.Context, c *jet.Client) (mark string, err error) {
+	info, err := c.Stream(ctx, restoringStream)
+	if errors.Is(err, jet.ErrNoStream) {
+		return "", nil
+	}
+	return info.Config.Description, err
+}
+
 // CheckNoOtherRestore returns an error if the account has the mark of another restore than that with the id. Errors:
 // schemas.ErrConflict.
 func CheckNoOtherRestore(ctx context.Context, c *jet.Client, id string) error {
-	info, err := c.Stream(ctx, restoringStream)
-	switch {
-	case errors.Is(err, jet.ErrNoStream):
-		return nil
-	case err == nil && info.Config.Description != restoreMark(id):
+	mark, err := markOf(ctx, c)
+	if err == nil && mark != "" && mark != restoreMark(id) {
 		return schemas.Errorf(schemas.CodeConflict, "another restore into this account has begun, so no stream was removed: wait for its end, and check which backup the account has")
 	}
 	return err
@@ -52,8 +58,8 @@ func CheckNoOtherRestore(ctx context.Context, c *jet.Client, id string) error {
 // EndRestore marks the account as complete. Errors: schemas.ErrConflict if it does not have the mark of the restore
 // with the id. Then another client has removed the mark, and perhaps streams.
 func EndRestore(ctx context.Context, c *jet.Client, id string) error {
-	info, err := c.Stream(ctx, restoringStream)
-	if errors.Is(err, jet.ErrNoStream) || err == nil && info.Config.Description != restoreMark(id) {
+	mark, err := markOf(ctx, c)
+	if err == nil && mark != restoreMark(id) {
 		return schemas.Errorf(schemas.CodeConflict, "the mark %s of this restore is gone: another client removed it, and may have removed restored streams", restoringStream)
 	}
 	if err != nil {

@@ -128,34 +128,33 @@ func (c *Client) find(ctx context.Context, name string, filter []string, in func
 
 // FiredBacklog returns the backlog of a service; see store.Events. The floor is Server.FiredFloor.
 func (c *Client) FiredBacklog(ctx context.Context, svc string) (b store.FiredBacklog, err error) {
-	st := c.s.streams[schemas.StreamFired]
 	err = c.leader(ctx, schemas.StreamFired, func() error {
 		b = store.FiredBacklog{}
 		if c.s.FiredFloor != nil {
 			b.Floor = c.s.FiredFloor(svc)
 		}
-		for _, m := range st.log {
-			if m.seq > b.Floor && st.alive(m) && m.subject == schemas.SubjectFired(svc) {
-				b.Oldest = time.Unix(0, m.at)
-				break
-			}
-		}
+		b.Oldest = c.oldest(schemas.StreamFired, schemas.SubjectFired(svc), b.Floor)
 		return nil
 	})
 	if err != nil {
 		return b, err
 	}
-	retries := c.s.streams[schemas.StreamRetry]
 	err = c.leader(ctx, schemas.StreamRetry, func() error {
-		for _, m := range retries.log {
-			if retries.alive(m) && m.subject == schemas.SubjectRetry(svc) {
-				b.OldestRetry = time.Unix(0, m.at)
-				break
-			}
-		}
+		b.OldestRetry = c.oldest(schemas.StreamRetry, schemas.SubjectRetry(svc), 0)
 		return nil
 	})
 	return b, err
+}
+
+// oldest returns the time of the oldest event of a subject after a sequence; zero if there is none.
+func (c *Client) oldest(stream, subject string, after uint64) time.Time {
+	st := c.s.streams[stream]
+	for _, m := range st.log {
+		if m.seq > after && st.alive(m) && m.subject == subject {
+			return time.Unix(0, m.at)
+		}
+	}
+	return time.Time{}
 }
 
 // FindInBacklog returns the message ids among ids that are in the backlog of a service. Like a consumer it may read from a
