@@ -75,11 +75,14 @@ const maxApart = 8
 
 const (
 	counterColumns = "c.at, c.service, c.added, c.fired, c.due, c.success, c.fail, c.cancelled, c.completed"
-	// allCounters reads the counters of all services, oneCounter those of one service or sum: the key of a period is
-	// looked up for each period.
+	// allCounters reads the counters of all services, oneCounter those of one service or sum. oneCounter looks up the key in
+	// each period that has a counter. It steps over periods without one: a bucket may be thousands of years wide, and a
+	// statement ends only between two rows.
 	allCounters = "SELECT " + counterColumns + " FROM counters AS c WHERE c.width = ? AND c.at >= ? AND c.at < ?"
-	oneCounter  = "WITH RECURSIVE period(at) AS (SELECT ? UNION ALL SELECT at + ? FROM period WHERE at + ? < ?) " +
-		"SELECT " + counterColumns + " FROM period CROSS JOIN counters AS c WHERE c.width = ? AND c.at = period.at AND c.service = ?"
+	oneCounter  = "WITH RECURSIVE period(at) AS (" +
+		"SELECT * FROM (SELECT at FROM counters WHERE width = ?1 AND at >= ?2 AND at < ?3 ORDER BY at LIMIT 1) " +
+		"UNION ALL SELECT (SELECT later.at FROM counters AS later WHERE later.width = ?1 AND later.at > period.at AND later.at < ?3 ORDER BY later.at LIMIT 1) FROM period WHERE period.at IS NOT NULL) " +
+		"SELECT " + counterColumns + " FROM period CROSS JOIN counters AS c WHERE c.width = ?1 AND c.at = period.at AND c.service = ?4"
 )
 
 // buckets returns the buckets from one time to another, in Unix milliseconds.
@@ -151,8 +154,7 @@ func (s *sqlStore) eachCounter(tx *reading, q *CountsQuery, from, to, bucket int
 		})
 	}
 	one := func(number, sign int64) error {
-		first := from / minuteMs
-		return read(sign, oneCounter, first-first%width, width, width, to/minuteMs, width, number)
+		return read(sign, oneCounter, width, from/minuteMs, to/minuteMs, number)
 	}
 	if !q.ByService && q.Service == "" && (q.Tenant == nil || *q.Tenant == "") {
 		err := one(allServices, 1)

@@ -565,7 +565,8 @@ func TestPlans(t *testing.T) {
 			t.Errorf("%s: %s", query, plan)
 		}
 	}
-	if plan := explain(t, s, oneCounter, []any{1, 2, 3, 4, 5, 6}); !strings.Contains(plan, "SEARCH c USING PRIMARY KEY (width=? AND at=? AND service=?)") {
+	if plan := explain(t, s, oneCounter, []any{1, 2, 3, 4}); !strings.Contains(plan, "SEARCH c USING PRIMARY KEY (width=? AND at=? AND service=?)") ||
+		strings.Count(plan, "USING PRIMARY KEY (width=? AND at>? AND at<?)") != 2 || strings.Contains(plan, "TEMP B-TREE") {
 		t.Errorf("%s: %s", oneCounter, plan)
 	}
 }
