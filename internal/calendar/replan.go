@@ -3,7 +3,8 @@ package calendar
 // Key identifies a nominal time of a schedule independently of the zone data: with any two
 // releases, the same run has the same key. Keys grow with time. The key of a cron expression is
 // the local time that it asks for, converted to Unix milliseconds as if it were UTC. The key of
-// a period of days or months is the number of the run, from 1.
+// a period of days or months is the number of the run, from 1. A time to which excluded dates move their runs has the key of
+// the last of these runs.
 //
 // Key returns 0 for a schedule that follows real time through a change of the offset, because it
 // runs again when a local time occurs again. It also returns 0 for an instant that is not a
@@ -20,10 +21,12 @@ func (s *Schedule) Key(nominalMs int64) int64 {
 }
 
 func (s *Schedule) key(wantedMs int64) int64 {
-	if s.cron == nil {
-		return s.every.number(wantedMs) + 1
+	if s.cron != nil {
+		return wantedMs
 	}
-	return wantedMs
+	day := dayOf(wantedMs)
+	_, last := s.exclude.sources(day)
+	return s.every.number(wantedMs+(last-day)*dayMs) + 1
 }
 
 // NextKey returns the first nominal time after an instant whose key is at least the given one.
@@ -32,6 +35,10 @@ func (s *Schedule) NextKey(afterMs, key int64) (nominalMs int64, ok bool) {
 	local := key
 	if s.cron == nil {
 		local = s.every.at(key - 1)
+		if s.exclude.shift == shiftPrevious {
+			day := dayOf(local)
+			local += (s.exclude.onOrBefore(day) - day) * dayMs
+		}
 	}
 	q := search{Schedule: s}
 	f, ok := q.after(max(afterMs, s.zone.firstInstant(local)-1))
@@ -47,7 +54,11 @@ func (e *every) number(localMs int64) int64 {
 		return floorDiv(localMs-e.localMs, e.count*dayMs)
 	}
 	year, month, _ := civil(dayOf(localMs))
-	return floorDiv(int64(year-e.year)*12+int64(month-e.month), e.count)
+	n := floorDiv(int64(year-e.year)*12+int64(month-e.month), e.count)
+	if e.months(n) > localMs {
+		n--
+	}
+	return n
 }
 
 // at returns the local time of a run.
