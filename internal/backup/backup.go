@@ -344,6 +344,9 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		o.Progress(s)
 	}
 	if err := store.EndRestore(ctx, c, id); err != nil {
+		if errors.Is(err, schemas.ErrConflict) {
+			return m, err // the streams may be those of another restore
+		}
 		return m, failed(err)
 	}
 	return m, nil
@@ -381,16 +384,18 @@ func openArchive(dir string) (*os.File, error) {
 }
 
 // undo removes the streams of a failed restore, also if ctx has ended. Then it removes the mark, if that is still its own.
-// It removes nothing if the account has the mark of another restore, which may have made streams of the same names.
-// Errors: schemas.ErrConflict in that case.
+// If the account does not have its mark any more, it removes nothing: another restore may have made streams of the same
+// names. Errors: schemas.ErrConflict in that case.
 func undo(ctx context.Context, c *jet.Client, o Options, id string, names []string) error {
 	bounded := func(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Timeout)
 		defer cancel()
 		return do(ctx)
 	}
-	if err := bounded(func(ctx context.Context) error { return store.CheckNoOtherRestore(ctx, c, id) }); err != nil {
-		return err
+	if len(names) > 0 {
+		if err := bounded(func(ctx context.Context) error { return store.CheckOwnRestore(ctx, c, id) }); err != nil {
+			return err
+		}
 	}
 	var errs []error
 	for _, name := range names {

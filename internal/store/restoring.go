@@ -45,24 +45,23 @@ func markOf(ctx context.Context, c *jet.Client) (mark string, err error) {
 	return info.Config.Description, err
 }
 
-// CheckNoOtherRestore returns an error if the account has the mark of another restore than that with the id. Errors:
+// CheckOwnRestore returns an error if the account does not have the mark of the restore with the id: another restore has
+// begun, or another client removed the mark, and another restore may have begun and ended since. Errors:
 // schemas.ErrConflict.
-func CheckNoOtherRestore(ctx context.Context, c *jet.Client, id string) error {
+func CheckOwnRestore(ctx context.Context, c *jet.Client, id string) error {
 	mark, err := markOf(ctx, c)
-	if err == nil && mark != "" && mark != restoreMark(id) {
-		return schemas.Errorf(schemas.CodeConflict, "another restore into this account has begun, so no stream was removed: wait for its end, and check which backup the account has")
+	switch {
+	case err != nil || mark == restoreMark(id):
+		return err
+	case mark == "":
+		return schemas.Errorf(schemas.CodeConflict, "the mark %s of this restore is gone, so no stream was removed: another client removed it, and the streams may be those of another restore; if they are not, remove them, and restore again", restoringStream)
 	}
-	return err
+	return schemas.Errorf(schemas.CodeConflict, "another restore into this account has begun, so no stream was removed: wait for its end, and check which backup the account has")
 }
 
-// EndRestore marks the account as complete. Errors: schemas.ErrConflict if it does not have the mark of the restore
-// with the id. Then another client has removed the mark, and perhaps streams.
+// EndRestore marks the account as complete. Errors: those of CheckOwnRestore.
 func EndRestore(ctx context.Context, c *jet.Client, id string) error {
-	mark, err := markOf(ctx, c)
-	if err == nil && mark != restoreMark(id) {
-		return schemas.Errorf(schemas.CodeConflict, "the mark %s of this restore is gone: another client removed it, and may have removed restored streams", restoringStream)
-	}
-	if err != nil {
+	if err := CheckOwnRestore(ctx, c, id); err != nil {
 		return err
 	}
 	return c.DeleteStream(ctx, restoringStream)
