@@ -3,6 +3,8 @@ package visibility
 import (
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // TestCountsOfAllTime: numbers of ten thousand years are read at once. Their buckets are no multiple of an hour, so minutes are
@@ -42,5 +44,42 @@ func TestCountsOfAllTime(t *testing.T) {
 		if got != c.want {
 			t.Errorf("service %s: %d timers added, want %d", c.service, got, c.want)
 		}
+	}
+}
+
+// TestCountsOfAnIDUsedAgain: a timer that ended stays counted when a later one has its id. A change of the same timer moves its
+// counts.
+func TestCountsOfAnIDUsedAgain(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	const day = 24 * time.Hour
+	at := func(days int) int64 { return base + int64(days)*day.Milliseconds() }
+	revision := uint64(0)
+	change := func(added int64, state schemas.State, done int64) Change {
+		revision++
+		rec := schemas.Record{
+			Definition: schemas.Definition{AddedMs: added, Service: "orders", Source: "/a", EventID: "daily", Type: "x"},
+			RunState:   schemas.RunState{State: state, Run: 1, DueMs: added + 1000, DoneMs: done},
+		}
+		return Change{ID: schemas.NewTimerID("/a", "daily"), Revision: revision, StoredMs: max(added, done), Record: rec}
+	}
+	for days := range 3 {
+		write(t, s, change(at(days), schemas.StatePending, 0))
+		write(t, s, change(at(days), schemas.StateSuccess, at(days)+2000))
+	}
+	write(t, s, change(at(3), schemas.StatePending, 0))
+	counts, err := s.Counts(t.Context(), CountsQuery{From: time.UnixMilli(base), To: time.UnixMilli(at(4)), Bucket: day})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var added, done, due int64
+	for _, b := range counts.Buckets {
+		added, done, due = added+b.Added, done+b.Done[schemas.StateSuccess], due+b.Due
+	}
+	if added != 4 || done != 3 || due != 1 {
+		t.Errorf("%d added, %d succeeded, %d due; want 4, 3, 1: %+v", added, done, due, counts.Buckets)
+	}
+	if len(counts.Totals) != 1 || counts.Totals[0].Entries != 1 {
+		t.Errorf("totals %+v, want one entry", counts.Totals)
 	}
 }

@@ -329,7 +329,11 @@ func (w *writing) update(c *Change, old, r *row, record []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	w.account(old, -1)
+	if old.done != 0 && r.added > max(old.done, old.added) {
+		w.total(old, -1) // a later timer with the same id: the earlier one has ended, and stays counted
+	} else {
+		w.account(old, -1)
+	}
 	w.account(r, 1)
 	return w.index(old, r)
 }
