@@ -2,11 +2,13 @@ package console_test
 
 import (
 	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -241,7 +243,13 @@ func TestLogin(t *testing.T) {
 	if len(cookies) != 1 || strings.Contains(cookies[0].Value, secrets["writer"]) {
 		t.Fatalf("got cookies %v, want one without the token", cookies)
 	}
+	tail := writer.open(t, "/tail/events?service=called")
 	writer.post(t, "/logout", form()).want(t, 200, "Log in")
+	late := time.AfterFunc(30*time.Second, func() { _ = tail.Close() })
+	defer late.Stop()
+	if _, err := io.Copy(io.Discard, tail); err != nil {
+		t.Errorf("a tail after the logout: %v, want its end", err)
+	}
 	writer.get(t, "/timers", "Cookie", cookies[0].Name+"="+cookies[0].Value).want(t, 200, "Log in")
 
 	o.HTTPTokens, _ = tokens(t, token.Token{Name: "other", Scopes: token.AllScopes()})

@@ -3,6 +3,7 @@ package console_test
 import (
 	"bufio"
 	"flag"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -127,9 +128,10 @@ func testDead(t *testing.T, b *browser) {
 	b.post(t, "/timers/"+ids.Get("timer")+"/replay", form()).want(t, 404)
 }
 
-// testTail: the tail has the stream of the API.
-func testTail(t *testing.T, b *browser) {
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.base+"/tail/events?service=tailed", nil)
+// open opens a stream of events, which is closed at the end of the test.
+func (b *browser) open(t *testing.T, path string) io.ReadCloser {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.base+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,12 +139,20 @@ func testTail(t *testing.T, b *browser) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	t.Cleanup(func() { _ = resp.Body.Close() })
 	if got := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || got != "text/event-stream" {
 		t.Fatalf("got status %d and %s, want a stream", resp.StatusCode, got)
 	}
+	return resp.Body
+}
+
+// testTail: the tail has the stream of the API.
+func testTail(t *testing.T, b *browser) {
+	b.get(t, "/tail").want(t, 200, "Name a service").without(t, "data-events")
+	b.get(t, "/tail?service=tailed").want(t, 200, `data-events="/tail/events?service=tailed"`)
+	stream := b.open(t, "/tail/events?service=tailed")
 	b.add(t, "in", "1ms", "svc", "tailed", "id", "tailed-1")
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(stream)
 	for lines.Scan() {
 		if strings.Contains(lines.Text(), `"id":"tailed-1"`) {
 			return

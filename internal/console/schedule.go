@@ -124,7 +124,7 @@ func editFields(s *schemas.ScheduleInfo) []field {
 		values["limit"] = strconv.FormatUint(uint64(s.Limit), 10)
 	}
 	if !s.End.IsZero() {
-		values["end"] = s.End.Format(time.RFC3339)
+		values["end"] = schemas.FormatTime(s.End.UnixMilli())
 	}
 	if s.JitterMs > 0 {
 		values["jitter"] = formatMs(s.JitterMs)

@@ -77,6 +77,7 @@ func rowOf(info schemas.TimerInfo, nowMs int64) scheduleRow {
 	s := info.Schedule
 	overdue := len(s.Overdue) > 0 && (s.Last == nil || !s.Last.Fired.After(s.Overdue[len(s.Overdue)-1].At))
 	switch {
+	case info.State.Final():
 	case s.Problem != "":
 		row.Late, row.rank = s.Problem, 0
 	case info.State == schemas.StatePaused:

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"maps"
@@ -23,6 +24,8 @@ const (
 type session struct {
 	token string
 	ends  time.Time
+	// ended is closed when the session is removed.
+	ended chan struct{}
 }
 
 // sessions are the sessions of this node, by the hash of the cookie's value, so the map's keys reveal
@@ -51,7 +54,7 @@ func (s *sessions) begin(token string, expires time.Time) (name string, ends tim
 	if !expires.IsZero() && expires.Before(ends) {
 		ends = expires
 	}
-	s.all[sha256.Sum256([]byte(name))] = session{token, ends}
+	s.all[sha256.Sum256([]byte(name))] = session{token, ends, make(chan struct{})}
 	return name, ends
 }
 
@@ -77,13 +80,13 @@ func (s *sessions) expire() {
 	for key, one := range s.all {
 		switch {
 		case !s.now().Before(one.ends):
-			delete(s.all, key)
+			s.remove(key)
 		case first.IsZero() || one.ends.Before(first):
 			oldest, first = key, one.ends
 		}
 	}
 	if len(s.all) >= maxSessions {
-		delete(s.all, oldest)
+		s.remove(oldest)
 	}
 }
 
@@ -102,7 +105,34 @@ func (s *sessions) token(name string) string {
 func (s *sessions) end(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.all, sha256.Sum256([]byte(name)))
+	s.remove(sha256.Sum256([]byte(name)))
+}
+
+// remove removes a session, if there is one.
+func (s *sessions) remove(key [sha256.Size]byte) {
+	if one, ok := s.all[key]; ok {
+		delete(s.all, key)
+		close(one.ended)
+	}
+}
+
+// within returns a context that ends with a session. Without such a session it has ended.
+func (s *sessions) within(ctx context.Context, name string) (context.Context, context.CancelFunc) {
+	s.mu.Lock()
+	one := s.all[sha256.Sum256([]byte(name))]
+	left := one.ends.Sub(s.now())
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	if one.ended != nil {
+		go func() {
+			select {
+			case <-one.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, cancel
 }
 
 // cookie returns the cookie of a session until its end; an empty name removes it from the browser.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // TestSessions: a session ends after its time, at a logout, and when a newer one needs its place.
@@ -20,7 +22,21 @@ func TestSessions(t *testing.T) {
 		if got := s.token(first); got != "token-1" {
 			t.Fatalf("got token %q, want token-1", got)
 		}
+		ended := func(name string) bool {
+			ctx, cancel := s.within(t.Context(), name)
+			defer cancel()
+			synctest.Wait()
+			return ctx.Err() != nil
+		}
+		ctx, cancel := s.within(t.Context(), first)
+		defer cancel()
+		if ended(first) || !ended("another") {
+			t.Error("a context within a session has ended, or one without a session has not")
+		}
 		s.end(first)
+		if synctest.Wait(); ctx.Err() == nil || !ended(first) {
+			t.Error("a context within a session goes on after the logout")
+		}
 		if got := s.token(first); got != "" {
 			t.Errorf("got token %q after the logout, want none", got)
 		}
@@ -51,7 +67,12 @@ func TestSessions(t *testing.T) {
 		if len(s.used) != maxSessions {
 			t.Errorf("got %d logins in memory, want at most %d", len(s.used), maxSessions)
 		}
+		ctx, cancel = s.within(t.Context(), newer)
+		defer cancel()
 		time.Sleep(sessionTime)
+		if synctest.Wait(); ctx.Err() == nil {
+			t.Error("a context within a session goes on after its time")
+		}
 		if got := s.token(newer); got != "" {
 			t.Errorf("got token %q after the session's time, want none", got)
 		}
@@ -60,6 +81,17 @@ func TestSessions(t *testing.T) {
 			t.Errorf("got %d sessions, want only the new one", len(s.all))
 		}
 	})
+}
+
+// TestRowOf: a schedule that has ended is not late, and a waiting one is.
+func TestRowOf(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[schemas.State]string{schemas.StatePending: "due and not fired", schemas.StateCompleted: "", schemas.StateCancelled: "", schemas.StatePaused: ""} {
+		info := schemas.TimerInfo{State: state, Due: schemas.TimeOf(1_000_000), Schedule: &schemas.ScheduleInfo{}}
+		if got := rowOf(info, 1_000_000+2*lateMs).Late; got != want {
+			t.Errorf("state %s: %q, want %q", state, got, want)
+		}
+	}
 }
 
 // TestLocal: only a path of this console is a place to go to after the login.
