@@ -393,8 +393,12 @@ func undo(ctx context.Context, c *jet.Client, o Options, id string, names []stri
 		return do(ctx)
 	}
 	if len(names) > 0 {
-		if err := bounded(func(ctx context.Context) error { return store.CheckOwnRestore(ctx, c, id) }); err != nil {
+		err := bounded(func(ctx context.Context) error { return store.CheckOwnRestore(ctx, c, id) })
+		switch {
+		case errors.Is(err, schemas.ErrConflict):
 			return err
+		case err != nil:
+			return fmt.Errorf("the streams %s are restored in part and could not be removed: remove them, and the mark of the restore: %w", strings.Join(names, ", "), err)
 		}
 	}
 	var errs []error

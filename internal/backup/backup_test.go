@@ -102,6 +102,27 @@ func TestRestoreUndone(t *testing.T) {
 	none("refused")
 }
 
+// TestRestoreWithoutConnection: a restore that loses its connection for good names the streams that it leaves.
+func TestRestoreWithoutConnection(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t, natstest.MaxStore(64<<30))
+	nc := s.Connect()
+	_, err := Restore(t.Context(), Options{Conn: nc, Progress: func(s Stream) {
+		if s.Name == "KV_timers_0" {
+			nc.Close()
+		}
+	}}, oldBackup)
+	left := streamNames(t, client(t, s.Connect()))
+	if err == nil || len(left) < 3 {
+		t.Fatalf("error %v, streams %q are left", err, left)
+	}
+	for _, name := range left {
+		if name != "BELFRY_RESTORING" && !strings.Contains(err.Error(), name) {
+			t.Errorf("the error does not name stream %s: %v", name, err)
+		}
+	}
+}
+
 // TestInterruptedRestoreIsNotCopied checks that a backup refuses an account with the mark of a restore that was killed:
 // an optional stream may be missing.
 func TestInterruptedRestoreIsNotCopied(t *testing.T) {

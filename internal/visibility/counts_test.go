@@ -1,6 +1,8 @@
 package visibility
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -44,6 +46,38 @@ func TestCountsOfAllTime(t *testing.T) {
 		if got != c.want {
 			t.Errorf("service %s: %d timers added, want %d", c.service, got, c.want)
 		}
+	}
+}
+
+// TestCountsEndWithTheirContext: a read of the numbers of a service ends with its context, also in periods in which only others
+// have numbers.
+func TestCountsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	const minutes = 3 * rowsBetweenChecks
+	s.dict.services = append(s.dict.services, service{"", "a"}, service{"", "b"})
+	if _, err := s.conn.ExecContext(t.Context(), "WITH RECURSIVE m(at) AS (SELECT ? UNION ALL SELECT at + 1 FROM m WHERE at < ?) "+
+		"INSERT INTO counters(width, at, service, added, fired, due, success, fail, cancelled, completed) SELECT 1, at, 1, 1, 0, 0, 0, 0, 0, 0 FROM m", base/minuteMs, base/minuteMs+minutes-1); err != nil {
+		t.Fatal(err)
+	}
+	for number := range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		rows := 0
+		err := s.reads(ctx, func(tx *reading) error {
+			return tx.each(oneCounter, []any{1, base / minuteMs, base/minuteMs + minutes, number + 1}, func(func(...any) error) error {
+				rows++
+				cancel()
+				return nil
+			})
+		})
+		cancel()
+		if !errors.Is(err, schemas.ErrUnavailable) || rows == 0 || rows >= rowsBetweenChecks {
+			t.Errorf("service %d: %d rows of a cancelled read, error %v", number+1, rows, err)
+		}
+	}
+	from := time.UnixMilli(base)
+	if counts, err := s.Counts(t.Context(), CountsQuery{Service: "b", From: from, To: from.Add(minutes * time.Minute), Bucket: 1001 * time.Minute}); err != nil || len(counts.Buckets) != 0 {
+		t.Errorf("a service without numbers: %d buckets, error %v", len(counts.Buckets), err)
 	}
 }
 
