@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -81,4 +82,124 @@ func CheckRestored(ctx context.Context, c *jet.Client, code schemas.Code) error 
 // CheckRestored is the function of this name, for doctor.
 func (v *View) CheckRestored(ctx context.Context) error {
 	return CheckRestored(ctx, v.jet, schemas.CodeConfig)
+}
+
+// restoredKeep is the TTL of the entries of IndexRestored. A node must own the shard within that time. The entries are few, so
+// it leaves room for a restore that lasts a day, and for a pause before the nodes start.
+const restoredKeep = 7 * 24 * time.Hour
+
+// IndexRestored writes an index entry for each open record of a restored store, so that the sweeper of the next owner audits
+// it: the callback may have ended while the backup was made, after the copy of the record. The record's own entry has expired
+// if the backup is old. Other records need no entry: an owner whose low watermark is old reads all that wait (ScanQueued).
+//
+// The entries are in a tick that the sweeper has yet to audit and that the low watermark has passed, so that they delay no
+// timer. Timers share them. IndexRestored reads every record, in bounded memory, and can be repeated. Call it before the first
+// node starts. No record may be a revision that a kill has brought back (work-around 23), because it would fire again: a copy
+// of nats-server 2.15 or later has none that the store did not have.
+//
+// Errors: schemas.ErrStoreFull after all other shards are done; schemas.ErrDamaged or schemas.ErrNewer if the layout cannot be
+// read; schemas.ErrUnavailable.
+func (v *View) IndexRestored(ctx context.Context) error {
+	ready := func(do func(context.Context) error) error {
+		return waitUntilReady(ctx, v.log, DefaultReadyWithin, do)
+	}
+	var r restoredIndex
+	err := ready(func(ctx context.Context) (err error) {
+		r, err = v.restoredIndex(ctx)
+		return err
+	})
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil // no node has written a layout, or records
+	}
+	if err != nil {
+		return err
+	}
+	var full error
+	for n := range r.index.shards.geo.Shards {
+		err := ready(func(ctx context.Context) error { return r.shard(ctx, n) })
+		if errors.Is(err, schemas.ErrStoreFull) {
+			full = err
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return full
+}
+
+// restoredIndex is one run of IndexRestored.
+type restoredIndex struct {
+	clocks *Clocks
+	dec    *decoder
+	index  *Index
+}
+
+// restoredIndex reads the layout and the leader's time. Errors: those of layoutRecord.read.
+func (v *View) restoredIndex(ctx context.Context) (restoredIndex, error) {
+	now, err := v.LeaderNow(ctx)
+	if err != nil {
+		return restoredIndex{}, err
+	}
+	v.nodes.stamp.Store(&Stamp{ServerNs: now.UnixNano(), Received: time.Now()})
+	layout := layoutRecord{jet: v.jet, log: v.log}
+	m, _, err := layout.read(ctx)
+	if err != nil {
+		return restoredIndex{}, err
+	}
+	levels := newLevels(v.nodes, layoutRecord{}, v.log)
+	if m.Format >= layout2 { // all builds that open the store read shared entries
+		levels.writes.Store(int32(LevelSharedIndex))
+	}
+	shards := newShards(v.jet, m.Geometry)
+	dec := newDecoder(shards, NewestLevel, v.log)
+	return restoredIndex{
+		clocks: newClocks(v.jet, shards, v.nodes, layout, v.log, v.of(dec)), dec: dec,
+		index: &Index{jet: v.jet, shards: shards, nodes: v.nodes, levels: levels, keep: restoredKeep},
+	}, nil
+}
+
+// shard writes the entries of a shard.
+func (r *restoredIndex) shard(ctx context.Context, n int) error {
+	tick, err := r.tick(ctx, n)
+	if err != nil {
+		return err
+	}
+	open := make([]schemas.TimerID, 0, indexGroup)
+	sh := &r.index.shards.subjects[n]
+	err = r.index.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
+		t, ok := r.dec.decode(&m)
+		if s := t.Record.State; !ok || t.Record.Pending() || s.Final() || s == schemas.StatePaused {
+			return true, nil
+		}
+		if open = append(open, t.ID); len(open) < indexGroup {
+			return true, nil
+		}
+		err := r.index.PutIndexes(ctx, tick, open)
+		open = open[:0]
+		return true, err
+	})
+	if err != nil {
+		return err
+	}
+	return r.index.PutIndexes(ctx, tick, open)
+}
+
+// tick returns the tick for the entries of a shard: the last one before the low watermark, unless the sweeper has passed it.
+func (r *restoredIndex) tick(ctx context.Context, n int) (int64, error) {
+	c, _, err := r.clocks.ReadClock(ctx, n)
+	if errors.Is(err, schemas.ErrUnavailable) {
+		return 0, err
+	}
+	if err != nil { // the next owner resumes from the copy, too
+		nowMs, nerr := r.index.nodes.nowMs(ctx)
+		if nerr != nil {
+			return 0, nerr
+		}
+		if c, err = r.clocks.resume(ctx, n, nowMs); err != nil {
+			return 0, err
+		}
+	}
+	geo := r.index.shards.geo
+	return max(geo.Tick(c.TimeMs)-1, geo.Tick(c.SweptMs), 0), nil
 }
