@@ -45,7 +45,7 @@ const (
 )
 
 func (c *cli) importCommand() *cobra.Command {
-	m := &importer{c: c, done: map[int]struct{}{}}
+	m := newImporter(c)
 	by := &byFlag{}
 	cmd := &cobra.Command{
 		Use:   "import [FILE]",
@@ -121,6 +121,7 @@ type importer struct {
 	dryRun bool
 	from   int
 	by     belfry.ControlOption
+	now    func() time.Time
 
 	mu     sync.Mutex
 	counts importCounts
@@ -130,6 +131,10 @@ type importer struct {
 	// fatal ends the import; noted is the time of the last note about a limit.
 	fatal error
 	noted time.Time
+}
+
+func newImporter(c *cli) *importer {
+	return &importer{c: c, past: pastFire, from: 1, by: new(byFlag).option(), now: time.Now, done: map[int]struct{}{}}
 }
 
 // importCounts are the results of an import. Their JSON is part of the interface.
@@ -301,7 +306,8 @@ func parseImport(number int, text []byte) (importLine, error) {
 
 // A paused timer whose due time has passed, or is near, would fire before it can be paused. An import
 // adds it with a later due time, pauses it, and moves it back. The later time depends on the due time
-// alone for a year, so that a repeated import finds a duplicate.
+// alone for a year, so that a repeated import finds a duplicate. parkMargin must be longer than an add
+// and a pause take, with the tries of persist; the wait for a limit of adds comes before it.
 const (
 	parkMargin = 10 * time.Minute
 	parkStep   = 365 * 24 * time.Hour
@@ -315,9 +321,28 @@ func parkedAt(due, now time.Time) time.Time {
 	return due
 }
 
+// eventAt returns the event of the line as an add at now must have it, and whether that is the parked form.
+func (l *importLine) eventAt(now time.Time) (e event.Event, parked bool) {
+	if !l.paused || l.due.IsZero() || !l.due.Before(now.Add(parkMargin)) {
+		return l.event, false
+	}
+	e = l.event.Clone()
+	e.SetExtension(schemas.AttrAt, showTime(parkedAt(l.due, now)))
+	return e, true
+}
+
+// parkedBy reports whether e is a parked form of the line, and gives e the due time of the line if it is.
+func (l *importLine) parkedBy(e *importLine) bool {
+	if later := e.due.Sub(l.due); !l.paused || l.due.IsZero() || later <= 0 || later%parkStep != 0 {
+		return false
+	}
+	e.event.SetExtension(schemas.AttrAt, l.event.Extensions()[schemas.AttrAt])
+	return true
+}
+
 // one adds the event of a line. An error ends the import; the line is then not done.
 func (m *importer) one(ctx context.Context, s session, line *importLine) error {
-	now := time.Now()
+	now := m.now()
 	past := !line.due.IsZero() && line.due.Before(now) && !line.paused
 	if past && m.past == pastSkip {
 		m.finish(line.number, func(n *importCounts) { n.Skipped++ })
@@ -327,18 +352,13 @@ func (m *importer) one(ctx context.Context, s session, line *importLine) error {
 		m.reject(line.number, schemas.Errorf(schemas.CodeInvalidAttribute, "due in the past: %s", showTime(line.due)))
 		return nil
 	}
-	e := line.event
-	parked := line.paused && !line.due.IsZero() && line.due.Before(now.Add(parkMargin))
-	if parked {
-		e = e.Clone()
-		e.SetExtension(schemas.AttrAt, showTime(parkedAt(line.due, now)))
-	}
 	var r belfry.Receipt
 	var err error
-	paused := false
+	var paused, parked bool
 	if m.dryRun {
+		e, _ := line.eventAt(now)
 		paused, err = line.paused, checkAdd(e)
-	} else if r, err = m.add(ctx, s, line, e); err == nil && line.paused && r.Timer != (schemas.TimerID{}) {
+	} else if r, parked, err = m.add(ctx, s, line); err == nil && line.paused {
 		paused, err = m.pause(ctx, s, &r, line, parked)
 	}
 	switch code := schemas.CodeOf(err); {
@@ -380,12 +400,15 @@ func checkAdd(e event.Event) error {
 	return err
 }
 
-// add adds e, the event of a line or its parked form. It waits while a limit of adds is reached.
-func (m *importer) add(ctx context.Context, s session, line *importLine, e event.Event) (belfry.Receipt, error) {
+// add adds the event of a line, or its parked form; parked says which. It waits while a limit of adds is
+// reached. Each try looks at the clock: the due time of a paused timer may pass meanwhile.
+func (m *importer) add(ctx context.Context, s session, line *importLine) (r belfry.Receipt, parked bool, err error) {
 	for {
-		r, err := persist(ctx, func() (belfry.Receipt, error) {
+		r, err = persist(ctx, func() (belfry.Receipt, error) {
 			ctx, cancel := s.call(ctx)
 			defer cancel()
+			var e event.Event
+			e, parked = line.eventAt(m.now())
 			return s.Add(ctx, e)
 		})
 		if errors.Is(err, belfry.ErrConflict) {
@@ -393,36 +416,38 @@ func (m *importer) add(ctx context.Context, s session, line *importLine, e event
 		}
 		limited, ok := errors.AsType[*belfry.Error](err)
 		if !ok || !errors.Is(err, belfry.ErrLimited) {
-			return r, err
+			return r, parked, err
 		}
 		m.notice(line.number, err)
 		if err := sleep(ctx, max(limited.RetryAfter, persistFirst)); err != nil {
-			return r, err
+			return r, parked, err
 		}
 	}
 }
 
 // same returns a duplicate if the timer with which a line is in conflict would be exported as this line.
-// That is the timer of which the line was exported, if it was added with a relative time, or moved.
-// Its receipt has no timer id: there is nothing left to do. Otherwise it returns the conflict.
-func (m *importer) same(ctx context.Context, s session, line *importLine, conflict error) (belfry.Receipt, error) {
+// That is the timer of which the line was exported, if it was added with a relative time, or moved, or a
+// timer that an earlier import added and may have left without its pause: then with another due time, if it is parked.
+// Otherwise it returns the conflict.
+func (m *importer) same(ctx context.Context, s session, line *importLine, conflict error) (r belfry.Receipt, parked bool, err error) {
 	t, found, err := stored(ctx, s, identity{line.event.Source(), line.event.ID()})
 	switch {
 	case err != nil:
-		return belfry.Receipt{}, err
+		return r, false, err
 	case !found || t.Event == nil:
-		return belfry.Receipt{}, conflict
+		return r, false, conflict
 	}
 	have, err := parseImport(line.number, t.Event)
 	if err != nil {
-		return belfry.Receipt{}, conflict
+		return r, false, conflict
 	}
+	parked = line.parkedBy(&have)
 	a, errA := hashOf(have.event)
 	b, errB := hashOf(line.event)
 	if errA != nil || errB != nil || a != b {
-		return belfry.Receipt{}, conflict
+		return r, false, conflict
 	}
-	return belfry.Receipt{Duplicate: true, State: t.State}, nil
+	return belfry.Receipt{Timer: t.Timer, Duplicate: true, State: t.State}, parked, nil
 }
 
 // notice prints on stderr what the import waits for, at most once per interval.
@@ -458,7 +483,7 @@ func (m *importer) pause(ctx context.Context, s session, r *belfry.Receipt, line
 	did := func(op schemas.OperationKind) bool {
 		return slices.ContainsFunc(t.History, func(o schemas.OperationInfo) bool { return o.Op == op.String() })
 	}
-	if !did(schemas.OperationPause) && !did(schemas.OperationResume) {
+	if t.State != schemas.StatePaused && !did(schemas.OperationPause) && !did(schemas.OperationResume) {
 		if _, err = do(func(ctx context.Context) (belfry.Timer, error) { return s.Pause(ctx, r.Timer, line.note, m.by) }); err != nil {
 			return false, fmt.Errorf("added, but not paused: %w", err)
 		}

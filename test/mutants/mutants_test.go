@@ -176,6 +176,9 @@ var planted = []plant{
 	{m("an interrupt of tail waits for the library", "cmd/belfry/tail.go", "\t\tcase r = <-next:\n\t\tcase <-ctx.Done():\n", "\t\tcase r = <-next:\n"), "./cmd/belfry", "TestTailInterruptedWithoutStream"},
 
 	// The command line.
+	{m("an import does not look at the clock again after it has waited for a limit", "cmd/belfry/import.go", "	for {\n		r, err = persist(ctx, func() (belfry.Receipt, error) {\n			ctx, cancel := s.call(ctx)\n			defer cancel()\n			var e event.Event\n			e, parked = line.eventAt(m.now())\n", "	e, parked := line.eventAt(m.now())\n	for {\n		r, err = persist(ctx, func() (belfry.Receipt, error) {\n			ctx, cancel := s.call(ctx)\n			defer cancel()\n"), "./cmd/belfry", "TestImportParksWhileItWaits"},
+	{m("an import does not pause a timer that an earlier import added with its own due time", "cmd/belfry/import.go", "err == nil && line.paused {", "err == nil && line.paused && (parked || !r.Duplicate) {"), "./cmd/belfry", "TestImportPausesWhatIsLeft"},
+	{m("an import does not know a timer that is parked with another time", "cmd/belfry/import.go", "later <= 0 || later%parkStep != 0 {", "later != 1 {"), "./cmd/belfry", "TestImportPausesWhatIsLeft"},
 	{m("apply takes an empty file for one without schedules", "cmd/belfry/applyfile.go", "if documents == 0 {", "if documents < 0 {"), "./cmd/belfry", "TestApplyEmptyFile"},
 	{m("SIGHUP ends a node that starts", "cmd/belfry/serve.go", "	a, err := startNode(ctx, o)\n", "	signal.Reset(syscall.SIGHUP)\n	a, err := startNode(ctx, o)\n	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)\n"), "./cmd/belfry", "TestHangup"},
 	{m("SIGHUP ends a node that stops", "cmd/belfry/serve.go", "	return errors.Join(err, c.stop(ctx, a, o))", "	signal.Reset(syscall.SIGHUP)\n	return errors.Join(err, c.stop(ctx, a, o))"), "./cmd/belfry", "TestHangup"},
