@@ -193,6 +193,13 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	}
 	e.SetID(f.id)
 	e.SetSource(f.source)
+	// The library for events escapes and trims. The timer would then have another identity than the user gave.
+	switch {
+	case e.Source() != f.source && e.Source() != "":
+		return e, usagef("the source %q is not a URI reference: write it as %q", f.source, e.Source())
+	case e.ID() != f.id && e.ID() != "":
+		return e, usagef("the id %q begins or ends with white space: write it as %q", f.id, e.ID())
+	}
 	e.SetType(f.kind)
 	e.SetTime(time.Now())
 	for name, value := range map[string]string{

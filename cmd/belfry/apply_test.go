@@ -199,6 +199,8 @@ func TestApplyMistakes(t *testing.T) {
   - {id: h, every: 1h, expect: 30m}
   - {id: twice, every: 1h}
   - {id: i, cron: '@daily', callback: 'https://x.example/', worker: true}
+  - {id: k, every: 1h, source: /the kitchen}
+  - {id: 'l ', every: 1h}
 `)
 	writeYAML(t, dir, "b.yaml", "defaults: {id: x}\nother: 1\nschedules: [{id: twice, every: 1h}]\n")
 	writeYAML(t, dir, "e.yaml", "schedules: [{id: twice, every: 1h}]\n")
@@ -211,7 +213,7 @@ func TestApplyMistakes(t *testing.T) {
 	for _, want := range []string{
 		"a.yaml:3: timercron", "a.yaml:7: unknown key \"colour\"", "a.yaml:8: the schedule has the group \"other\"", "a.yaml:9: give cron or every", "a.yaml:10: id is missing",
 		"a.yaml:13: the key every occurs twice here", "a.yaml:14: aliases are not supported", "a.yaml:15: limit must be one text or number", "a.yaml:16: data: the content type is application/json",
-		"a.yaml:17: timerexpect", "a.yaml:19: give either worker or callback", "e.yaml:1: the schedule at ", "d.yaml:", "c.yaml:1: schedules must be a list", "c.yaml:3: a file has the keys", "b.yaml:1: defaults must not have id", "b.yaml:2: unknown key",
+		"a.yaml:17: timerexpect", "a.yaml:19: give either worker or callback", "a.yaml:20: the source \"/the kitchen\" is not a URI reference: write it as \"/the%20kitchen\"", "a.yaml:21: the id \"l \" begins or ends with white space", "e.yaml:1: the schedule at ", "d.yaml:", "c.yaml:1: schedules must be a list", "c.yaml:3: a file has the keys", "b.yaml:1: defaults must not have id", "b.yaml:2: unknown key",
 	} {
 		if !strings.Contains(r.err, want) {
 			t.Errorf("stderr lacks %q: %s", want, r.err)

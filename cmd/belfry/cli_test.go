@@ -256,6 +256,7 @@ func TestUsage(t *testing.T) {
 		"add --at tomorrow":                        "tomorrow",
 		"add --in 1s extra":                        "got 1 arguments",
 		"add --in 1s --ext novalue":                "NAME=VALUE",
+		"add --in 1s --source /küche":              "write it as \"/k%C3%BCche\"",
 		"add --in 1s --data @/does/not/exist":      "/does/not/exist",
 		"get":                                      "got 0 arguments",
 		"cancel " + strings.Repeat("z", 26):        "base32hex",
