@@ -81,7 +81,8 @@ func (c *Client) Calendars(ctx context.Context) ([]Calendar, error) {
 
 // DeleteCalendar deletes a calendar that no schedule excludes, and returns its last state. Errors:
 // ErrConflict, which names some of the schedules that exclude it, or says that it has another
-// revision; ErrNotFound, ErrBadRequest, ErrUnavailable.
+// revision; ErrNotFound, ErrBadRequest; ErrUnavailable, with [Error.RetryAfter] if nothing is
+// deleted because a node had no time to read all schedules: the next call then continues.
 func (c *Client) DeleteCalendar(ctx context.Context, name string, opts ...CalendarOption) (Calendar, error) {
 	o := calendarOptionsOf(opts)
 	var r Calendar

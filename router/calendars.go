@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
@@ -157,7 +159,7 @@ func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest,
 		if q.Revision != 0 && q.Revision != old.Rev {
 			return reply, otherRevision(q.Name, old.Rev, q.Revision)
 		}
-		effect, err := s.effect(ctx, q.Name, after)
+		effect, err := s.effect(ctx, effectTimeout, q.Name, after, "")
 		if err != nil {
 			return reply, err
 		}
@@ -213,16 +215,17 @@ type calendarEffect struct {
 	users   []string // schedules that exclude the calendar
 	moved   int      // of them, schedules whose next run moves
 	unread  int      // records of a newer format, which may be schedules that exclude the calendar
-	partial bool     // effectTimeout ended before all schedules were read, or some are unread
+	partial bool     // the time ended before all schedules were read, or some are unread
+	cursor  string   // where the time ended
 }
 
-// effect reads all schedules, and finds the schedules that exclude the calendar. after is the copy of
-// the calendars after the change, from which it counts the next runs that move; nil for a
-// deletion, which moves none.
-func (s *Service) effect(ctx context.Context, name string, after *store.CalendarSet) (e calendarEffect, err error) {
+// effect reads all schedules from a cursor for at most limit, and finds the schedules that exclude the
+// calendar. after is the copy of the calendars after the change, from which it counts the next runs that
+// move; nil for a deletion, which moves none.
+func (s *Service) effect(ctx context.Context, limit time.Duration, name string, after *store.CalendarSet, cursor string) (e calendarEffect, err error) {
 	yes := true
-	q := store.ListQuery{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &yes}
-	e.unread, e.partial, err = s.eachTimer(ctx, q, func(t *store.Timer) {
+	q := store.ListQuery{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &yes, Cursor: cursor}
+	e.unread, e.partial, err = s.eachTimer(ctx, limit, &q, func(t *store.Timer) {
 		if !slices.Contains(t.Record.Schedule.Exclude, name) {
 			return
 		}
@@ -234,17 +237,18 @@ func (s *Service) effect(ctx context.Context, name string, after *store.Calendar
 			e.moved++
 		}
 	})
+	e.cursor = q.Cursor
 	return e, err
 }
 
-// eachTimer calls fn with the timers of a query. unread counts the records of a newer format, of
-// which fn gets none. partial is true if there are such records, or if effectTimeout ended before
-// all were read.
-func (s *Service) eachTimer(ctx context.Context, q store.ListQuery, fn func(*store.Timer)) (unread int, partial bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
+// eachTimer calls fn with the timers of a query, for at most limit; q.Cursor then continues. unread counts
+// the records of a newer format, of which fn gets none. partial is true if there are such records, or if
+// the time ended before all were read.
+func (s *Service) eachTimer(ctx context.Context, limit time.Duration, q *store.ListQuery, fn func(*store.Timer)) (unread int, partial bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for q.Limit = store.MaxListLimit; ; {
-		page, err := s.o.Store.List(ctx, q)
+		page, err := s.o.Store.List(ctx, *q)
 		if ctx.Err() != nil {
 			return unread, true, nil
 		}
@@ -261,13 +265,90 @@ func (s *Service) eachTimer(ctx context.Context, q store.ListQuery, fn func(*sto
 	}
 }
 
-// effectTimeout bounds the time in which eachTimer reads. With the time until a change is in
-// force (store.CalendarFresh, store.FlowFresh) it must stay below OperationTimeout.
-const effectTimeout = time.Second
+const (
+	// effectTimeout bounds the time in which a change reads timers. With the time until the change is in
+	// force (store.CalendarFresh, store.FlowFresh) it must stay below OperationTimeout.
+	effectTimeout = time.Second
+	// deletionTimeout bounds the time in which one request to delete a calendar reads schedules. It leaves
+	// no time for the deletion, which is then left to the next request.
+	deletionTimeout = 3 * time.Second
+	// deletionKept bounds the age of a read that the next request continues. A schedule that is added
+	// meanwhile may be missed.
+	deletionKept = 2 * time.Minute
+	// deletionWait is Error.RetryAfter of a deletion that is to be requested again.
+	deletionWait = 100 * time.Millisecond
+)
+
+// deletions has the reads of schedules that requests to delete calendars have not finished, by calendar.
+// A read costs some seconds for each 100,000 timers, and a request has less time.
+type deletions struct {
+	mu   sync.Mutex
+	read map[string]deletionRead
+}
+
+// deletionRead is how far all schedules were read, and found not to exclude a calendar.
+type deletionRead struct {
+	cursor string
+	whole  bool
+	begun  time.Time
+}
+
+// take returns the read for a calendar, and forgets it. It is a new one if there is none, or an old one.
+func (d *deletions) take(name string, now time.Time) deletionRead {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.read[name]
+	delete(d.read, name)
+	if now.Sub(r.begun) > deletionKept {
+		return deletionRead{begun: now}
+	}
+	return r
+}
+
+// keep keeps the read for a calendar, and forgets the old ones.
+func (d *deletions) keep(name string, r deletionRead, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.read, func(_ string, r deletionRead) bool { return now.Sub(r.begun) > deletionKept })
+	if d.read == nil {
+		d.read = map[string]deletionRead{}
+	}
+	d.read[name] = r
+}
+
+// mayDelete returns nil if no schedule excludes a calendar. Errors: conflict if one does; unavailable,
+// with the time after which the request is to be repeated if it has not read all schedules yet.
+func (s *Service) mayDelete(ctx context.Context, name string) error {
+	begun := time.Now()
+	read := s.deletions.take(name, begun)
+	if !read.whole {
+		e, err := s.effect(ctx, deletionTimeout, name, nil, read.cursor)
+		switch {
+		case err != nil:
+			s.deletions.keep(name, read, begun)
+			return err
+		case len(e.users) > 0:
+			some := strings.Join(e.users[:min(len(e.users), schemas.MaxCalendarUsers)], "; ")
+			return schemas.Errorf(schemas.CodeConflict, "%d schedules exclude calendar %s (source and id): %.400s: update or delete them first, or put the calendar with another date", len(e.users), name, some)
+		case e.unread > 0:
+			return schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: %d records have a newer format than this node reads, and may be schedules that exclude it: try again when all nodes have the newer version (belfry status shows the format levels)", name, e.unread)
+		}
+		read.cursor, read.whole = e.cursor, !e.partial
+	}
+	if read.whole && time.Since(begun) <= effectTimeout {
+		return nil
+	}
+	s.deletions.keep(name, read, time.Now())
+	err := schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted yet: the time of one request was too short to read all schedules: repeat the request within %s, and it continues", name, deletionKept)
+	err.RetryAfter = deletionWait
+	return err
+}
 
 // CalendarDelete deletes a calendar that no schedule excludes. A schedule that excludes it and
-// is added at the same moment waits until the calendar exists again. Errors: bad_request,
-// not_found, conflict for another revision or for a calendar in use, unavailable.
+// is added meanwhile waits until the calendar exists again. Errors: bad_request, not_found,
+// conflict for another revision or for a calendar in use, unavailable: with Error.RetryAfter if
+// nothing is deleted because the time was too short to read all schedules. The next request
+// then continues to read.
 func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest, from schemas.Caller) (schemas.CalendarInfo, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (info schemas.CalendarInfo, err error) {
 		by, err := claimed(from, q.By)
@@ -281,17 +362,8 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 		if q.Revision != 0 && q.Revision != old.Rev {
 			return info, otherRevision(q.Name, old.Rev, q.Revision)
 		}
-		e, err := s.effect(ctx, q.Name, nil)
-		switch {
-		case err != nil:
+		if err := s.mayDelete(ctx, q.Name); err != nil {
 			return info, err
-		case len(e.users) > 0:
-			some := strings.Join(e.users[:min(len(e.users), schemas.MaxCalendarUsers)], "; ")
-			return info, schemas.Errorf(schemas.CodeConflict, "%d schedules exclude calendar %s (source and id): %.400s: update or delete them first, or put the calendar with another date", len(e.users), q.Name, some)
-		case e.unread > 0:
-			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: %d records have a newer format than this node reads, and may be schedules that exclude it: try again when all nodes have the newer version (belfry status shows the format levels)", q.Name, e.unread)
-		case e.partial:
-			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: the time was too short to read all schedules: try again when the store is less busy", q.Name)
 		}
 		c := store.Calendar{Name: q.Name, AtMs: s.nowMs(), By: by.Name()}
 		if _, err = s.writeCalendar(ctx, set, c, old.Rev, s.o.Store.DeleteCalendar); err != nil {

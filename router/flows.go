@@ -469,7 +469,8 @@ func (w *flowWaits) most() (n int) {
 // that wait for seconds only may be missing.
 func (s *Service) flowWaits(ctx context.Context, match func(key string) bool) (w flowWaits, err error) {
 	w.keys = map[string]flowWait{}
-	_, w.partial, err = s.eachTimer(ctx, store.ListQuery{States: []schemas.State{schemas.StateRetrying}}, func(t *store.Timer) {
+	q := store.ListQuery{States: []schemas.State{schemas.StateRetrying}}
+	_, w.partial, err = s.eachTimer(ctx, effectTimeout, &q, func(t *store.Timer) {
 		r := &t.Record
 		if !r.Deferred() || !match(r.Deferral.Flow) {
 			return

@@ -177,6 +177,7 @@ type engine struct {
 	limiter   *limiter
 	limits    throttle.Log
 	unknown   unknownAccounts
+	deletions deletions
 	callbacks atomic.Pointer[schemas.CallbackPolicy]
 	parse     parser
 

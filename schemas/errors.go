@@ -39,7 +39,8 @@ type Error struct {
 	Err  error // the cause, or nil; Msg already includes its text
 	// Attribute is the attribute of the event that the error is about, or "".
 	Attribute string
-	// RetryAfter is the time after which the call may succeed, of CodeLimited; otherwise 0.
+	// RetryAfter is the time after which the call may succeed, of CodeLimited, and of CodeUnavailable for a
+	// calendar whose deletion the next request continues; otherwise 0.
 	RetryAfter time.Duration
 }
 

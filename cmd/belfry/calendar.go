@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
 )
 
 func (c *cli) calendarCommand() *cobra.Command {
@@ -143,16 +145,15 @@ func (c *cli) calendarDeleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm NAME", Short: "Delete a calendar that no schedule excludes", Args: exactly(1),
 		Long: `Delete a calendar. The command fails while a schedule excludes the calendar; the error
-names some of these schedules.`,
+names some of these schedules. It reads all timers first, which takes some seconds for each
+100,000.`,
 	}
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "fail unless the calendar has this revision")
 	by.add(cmd.Flags())
 	var name string
 	check := func(args []string) error { name = args[0]; return by.check() }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		ctx, cancel := s.call(ctx)
-		defer cancel()
-		cal, err := s.DeleteCalendar(ctx, name, belfry.CalendarRevision(revision), belfry.CalendarBy(by.by))
+		cal, err := deleteCalendar(ctx, s, name, belfry.CalendarRevision(revision), belfry.CalendarBy(by.by))
 		if err != nil {
 			return err
 		}
@@ -161,4 +162,23 @@ names some of these schedules.`,
 		}
 		return c.printText("deleted", cal.Name)
 	})
+}
+
+// deletePatience bounds the time in which deleteCalendar repeats its request.
+const deletePatience = 2 * time.Minute
+
+// deleteCalendar deletes a calendar. It repeats the request while the node has not read all schedules.
+func deleteCalendar(ctx context.Context, s session, name string, opts ...belfry.CalendarOption) (belfry.Calendar, error) {
+	once := func() (belfry.Calendar, error) {
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		return s.DeleteCalendar(ctx, name, opts...)
+	}
+	for begun := time.Now(); ; {
+		cal, err := once()
+		wait := schemas.RetryAfterOf(err)
+		if wait <= 0 || time.Since(begun) > deletePatience || sleep(ctx, wait) != nil {
+			return cal, err
+		}
+	}
 }

@@ -176,6 +176,9 @@ var planted = []plant{
 	{m("an interrupt of tail waits for the library", "cmd/belfry/tail.go", "\t\tcase r = <-next:\n\t\tcase <-ctx.Done():\n", "\t\tcase r = <-next:\n"), "./cmd/belfry", "TestTailInterruptedWithoutStream"},
 
 	// The command line.
+	{m("a deletion of a calendar reads all schedules from the beginning again", "router/calendars.go", "	s.deletions.keep(name, read, time.Now())\n", ""), "./router", "TestCalendarOfLargeStore"},
+	{m("a deletion of a calendar forgets that it has read all schedules", "router/calendars.go", "read.cursor, read.whole = e.cursor, !e.partial", "read.cursor, read.whole = e.cursor, !e.partial && time.Since(begun) <= effectTimeout"), "./router", "TestCalendarOfLargeStore"},
+	{m("a calendar is deleted before all schedules are read", "router/calendars.go", "read.cursor, read.whole = e.cursor, !e.partial", "read.cursor, read.whole = e.cursor, true"), "./router", "TestCalendarOfLargeStore"},
 	{m("an import does not look at the clock again after it has waited for a limit", "cmd/belfry/import.go", "	for {\n		r, err = persist(ctx, func() (belfry.Receipt, error) {\n			ctx, cancel := s.call(ctx)\n			defer cancel()\n			var e event.Event\n			e, parked = line.eventAt(m.now())\n", "	e, parked := line.eventAt(m.now())\n	for {\n		r, err = persist(ctx, func() (belfry.Receipt, error) {\n			ctx, cancel := s.call(ctx)\n			defer cancel()\n"), "./cmd/belfry", "TestImportParksWhileItWaits"},
 	{m("an import does not pause a timer that an earlier import added with its own due time", "cmd/belfry/import.go", "err == nil && line.paused {", "err == nil && line.paused && (parked || !r.Duplicate) {"), "./cmd/belfry", "TestImportPausesWhatIsLeft"},
 	{m("an import does not know a timer that is parked with another time", "cmd/belfry/import.go", "later <= 0 || later%parkStep != 0 {", "later != 1 {"), "./cmd/belfry", "TestImportPausesWhatIsLeft"},
