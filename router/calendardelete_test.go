@@ -31,7 +31,8 @@ func (l *large) List(ctx context.Context, q store.ListQuery) (store.ListPage, er
 	if q.Cursor == "" {
 		l.begins.Add(1)
 	}
-	page, err := int64(0), error(nil)
+	var page int64
+	var err error
 	if text, ok := strings.CutPrefix(q.Cursor, "page "); ok {
 		if page, err = strconv.ParseInt(text, 10, 64); err != nil {
 			return store.ListPage{}, err
