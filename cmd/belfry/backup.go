@@ -78,9 +78,6 @@ backup began fire again, with the same idempotency key.`,
 			return usagef("--replicas must be 1, 3 or 5")
 		}
 		o := backup.Options{Timeout: f.requestTimeout(), Replicas: replicas, Progress: c.streamDone("restored")}
-		o.Warn = func(err error) {
-			fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(err.Error())) //nolint:errcheck // stderr is the last resort
-		}
 		restore := func(ctx context.Context) error {
 			begun := time.Now()
 			m, err := backup.Restore(ctx, o, args[0])

@@ -19,7 +19,6 @@ import (
 
 	"github.com/belfryio/belfry/internal/backup"
 	"github.com/belfryio/belfry/internal/natstest"
-	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -183,23 +182,9 @@ func TestRestoreRefusesDamage(t *testing.T) {
 }
 
 // TestBackupDuringCallback: a callback ends while a backup is made, after the copy of its record and before that of its
-// acknowledged event. After the restore the schedule's run is called back again and ends, and later runs fire, also if the
-// index entries in the backup have expired.
+// acknowledged event. After the restore the schedule's run is called back again and ends, and later runs fire.
 func TestBackupDuringCallback(t *testing.T) {
 	t.Parallel()
-	for name, age := range map[string]func(t *testing.T, dir string) string{
-		"young": func(_ *testing.T, dir string) string { return dir },
-		"old":   expireEntries,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			backupDuringCallback(t, age)
-		})
-	}
-}
-
-// backupDuringCallback is one case of TestBackupDuringCallback. age makes another backup of a backup.
-func backupDuringCallback(t *testing.T, age func(t *testing.T, dir string) string) {
 	var restored atomic.Bool
 	begun, release, again, later := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	begin, repeat, next := sync.OnceFunc(func() { close(begun) }), sync.OnceFunc(func() { close(again) }), sync.OnceFunc(func() { close(later) })
@@ -239,16 +224,6 @@ func backupDuringCallback(t *testing.T, age func(t *testing.T, dir string) strin
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	look, err := store.Look(nc, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(look.Close)
-	passed := time.Now().Add(2 * time.Second).UnixMilli()
-	waittest.Until(t, "the low watermarks to pass the first run, so that a later owner does not read it", func() bool {
-		c, err := look.ReadCluster(t.Context())
-		return err == nil && len(c.Clocks) == 2 && c.Clocks[0].Clock.TimeMs > passed && c.Clocks[1].Clock.TimeMs > passed
-	})
 	dir := filepath.Join(t.TempDir(), "backup")
 	if _, err := backup.Write(t.Context(), backup.Options{Conn: nc, Progress: func(s backup.Stream) {
 		if s.Name == "KV_timers_1" {
@@ -262,7 +237,6 @@ func backupDuringCallback(t *testing.T, age func(t *testing.T, dir string) strin
 		t.Fatal(err)
 	}
 	<-n.done
-	dir = age(t, dir)
 	restored.Store(true)
 	data := filepath.Join(t.TempDir(), "data")
 	if r := belfryRun(t, "restore", dir, "--data", data); r.code != exitOK {
@@ -271,47 +245,6 @@ func backupDuringCallback(t *testing.T, age func(t *testing.T, dir string) strin
 	serve(t, data, short...)
 	waittest.Receive(t, "the call of the first run after the restore", again)
 	waittest.Receive(t, "the call of a later run", later)
-}
-
-// expireEntries returns a backup with the contents of another one, and with index entries that have expired since.
-func expireEntries(t *testing.T, dir string) string {
-	t.Helper()
-	nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
-	if _, err := backup.Restore(t.Context(), backup.Options{Conn: nc, Replicas: 1}, dir); err != nil {
-		t.Fatal(err)
-	}
-	js := natstest.JetStream(t, nc)
-	const ttl = time.Second
-	for n := range 2 {
-		bucket := schemas.BucketTimers(n)
-		stream, err := js.Stream(t.Context(), "KV_"+bucket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV."+bucket+".slot.>"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for key := range info.State.Subjects {
-			m, err := stream.GetLastMsgForSubject(t.Context(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(key)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: key, Data: m.Data}, jetstream.WithMsgTTL(ttl)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	written := time.Now()
-	old := filepath.Join(t.TempDir(), "backup")
-	if _, err := backup.Write(t.Context(), backup.Options{Conn: nc}, old); err != nil {
-		t.Fatal(err)
-	}
-	waittest.Until(t, "the index entries in the backup to expire", func() bool { return time.Since(written) > ttl })
-	return old
 }
 
 func connectJS(t *testing.T, n *node) jetstream.JetStream {

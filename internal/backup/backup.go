@@ -25,10 +25,6 @@
 // Changes after Write began may be missing in the backup. Timers that fired since then
 // fire again after a restore, under the same idempotency key.
 //
-// The sweeper finds records by their index entries, which expire half an hour after the timer was
-// due. Restore therefore writes new entries for the records without a result, whatever the age of
-// the backup; see store.View.IndexRestored.
-//
 // # How it fails
 //
 // A backup is complete if its folder has manifest.json, which is written last. The
@@ -106,8 +102,6 @@ type Options struct {
 	Replicas int
 	// Progress is called when a stream is done; nil for none.
 	Progress func(Stream)
-	// Warn is called if Restore could not write the index entries of open records, and went on; nil for none.
-	Warn func(error)
 }
 
 // open makes the client of a backup. A refusal of the server keeps its own error: it is
@@ -131,9 +125,6 @@ func (o *Options) fill() {
 	}
 	if o.Progress == nil {
 		o.Progress = func(Stream) {}
-	}
-	if o.Warn == nil {
-		o.Warn = func(error) {}
 	}
 }
 
@@ -352,9 +343,6 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		}
 		o.Progress(s)
 	}
-	if err := indexOpen(ctx, o, m); err != nil {
-		return m, failed(err)
-	}
 	if err := store.EndRestore(ctx, c, id); err != nil {
 		if errors.Is(err, schemas.ErrConflict) {
 			return m, err // the streams may be those of another restore
@@ -362,30 +350,6 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 		return m, failed(err)
 	}
 	return m, nil
-}
-
-// indexOpen writes new index entries for the open records of a restored backup; see store.View.IndexRestored. A shard without
-// room, and a layout that cannot be read, do not fail the restore.
-//
-// It leaves out backups of nats-server before 2.15, whose archives have the files of a stream, as a killed server leaves them.
-// The server may rebuild removed revisions from them, and an entry would make such a record fire again.
-func indexOpen(ctx context.Context, o Options, m Manifest) error {
-	for _, s := range m.Streams {
-		if s.Files[oldArchiveName] != "" {
-			return nil
-		}
-	}
-	look, err := store.Look(o.Conn, o.Timeout)
-	if err != nil {
-		return err
-	}
-	defer look.Close()
-	err = look.IndexRestored(ctx)
-	if errors.Is(err, schemas.ErrStoreFull) || errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNewer) {
-		o.Warn(fmt.Errorf("timers that were in state delivered or retrying may stay in it: %w", err))
-		return nil
-	}
-	return err
 }
 
 func restoreStream(ctx context.Context, c *jet.Client, o Options, s Stream, dir string) error {

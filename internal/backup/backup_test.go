@@ -2,7 +2,6 @@ package backup
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,15 +12,11 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
-	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -323,84 +318,4 @@ func TestDenied(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, manifestName)); err == nil {
 		t.Error("a backup that failed is complete")
 	}
-}
-
-// TestRestoreIndexesOpen: a restore writes an index entry for a claimed record whose own entry has expired, unless an archive has
-// the files of a server before 2.15. It succeeds with a warning if it cannot: the shard is full, or the layout is damaged.
-func TestRestoreIndexesOpen(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
-	js := natstest.JetStream(t, nc)
-	s, err := store.Open(t.Context(), nc, store.Config{Node: "n1", Geometry: storetest.Geometry, IndexKeep: time.Second, ShardMaxBytes: 1 << 20}, zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	w := store.Write{ID: storetest.IDOf(s.Geometry(), 0, 0), Record: storetest.Pending(storetest.NowMs(t, s))}
-	w.Rev = storetest.CreateAll(t, s, []store.Write{w})[0]
-	w.Record = storetest.Delivered(*w.Record)
-	if _, err := s.Update(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
-	slots := func(js jetstream.JetStream) int {
-		t.Helper()
-		stream, err := js.Stream(t.Context(), "KV_timers_0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.timers_0.slot.>"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(info.State.Subjects)
-	}
-	waittest.Until(t, "the index entry to expire", func() bool { return slots(js) == 0 })
-
-	restore := func(what string, entries int, warning string, change func(dir string, m *Manifest)) {
-		t.Helper()
-		dir := filepath.Join(t.TempDir(), "backup")
-		m, err := Write(t.Context(), Options{Conn: nc}, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(dir, &m)
-		b, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, manifestName), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		to := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
-		var warned string
-		if _, err := Restore(t.Context(), Options{Conn: to, Warn: func(err error) { warned += err.Error() }}, dir); err != nil {
-			t.Errorf("%s: %v", what, err)
-			return
-		}
-		if n := slots(natstest.JetStream(t, to)); n != entries || (warned == "") != (warning == "") || !strings.Contains(warned, warning) {
-			t.Errorf("%s: %d index entries and warning %q, want %d and %q", what, n, warned, entries, warning)
-		}
-	}
-	same := func(string, *Manifest) {}
-	restore("a backup", 1, "", same)
-	restore("a backup of an older server", 0, "", func(dir string, m *Manifest) {
-		shard := m.Streams[slices.IndexFunc(m.Streams, func(s Stream) bool { return s.Name == "KV_timers_0" })]
-		if err := os.Rename(filepath.Join(dir, shard.Name, archiveName), filepath.Join(dir, shard.Name, oldArchiveName)); err != nil {
-			t.Fatal(err)
-		}
-		shard.Files[oldArchiveName] = shard.Files[archiveName]
-		delete(shard.Files, archiveName)
-	})
-	for size := 256 << 10; size > 0; size /= 2 {
-		for err = nil; err == nil; {
-			_, err = js.Publish(t.Context(), "$KV.timers_0.full", make([]byte, size), jetstream.WithMsgTTL(time.Hour))
-		}
-	}
-	restore("a full shard", 0, "maximum bytes", same)
-	for _, key := range []string{"meta", "copy.meta"} {
-		if _, err := js.Publish(t.Context(), "$KV.clock."+key, []byte("damaged")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	restore("a damaged layout", 0, "layout", same)
 }

@@ -85,7 +85,6 @@
 //	Inspector      looks for damage, audits a shard         inspect.go audit.go           scheduler
 //	Health         state of streams and consumers           health.go overtaken.go        app, functions, View
 //	View           all of this read-only, and Repair        view.go repair.go             status, doctor, backup, repair
-//	                                                        restoring.go
 //
 // # Guarantees
 //

@@ -13,8 +13,7 @@ import (
 
 // View reads the state of a store for operators: clocks, nodes, streams, consumers and
 // damage. It works without an open Store, also where the recorded layout is damaged, and
-// changes nothing, except Repair with apply, and IndexRestored. Safe for concurrent use,
-// except these two.
+// changes nothing, except Repair with apply. Safe for concurrent use, except Repair.
 type View struct {
 	Health
 	DamageReports
