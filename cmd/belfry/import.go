@@ -67,9 +67,9 @@ server and adds nothing; it cannot know what the server has, or allows.`,
 		Args: atMost(1),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&m.past, "past", pastFire, "events that were due in the past: fire fires them at once, skip leaves them out, fail rejects their lines")
+	fs.StringVar(&m.past, "past", m.past, "events that were due in the past: fire fires them at once, skip leaves them out, fail rejects their lines")
 	fs.BoolVar(&m.dryRun, "dry-run", false, "check the lines without a server, and add nothing")
-	fs.IntVar(&m.from, "from-line", 1, "begin with this line, as an interrupted import says")
+	fs.IntVar(&m.from, "from-line", m.from, "begin with this line, as an interrupted import says")
 	complete(cmd, "past", pastFire, pastSkip, pastFail)
 	by.add(fs)
 	var file string

@@ -50,16 +50,15 @@ func TestConnectionEnds(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() { failed <- a.Wait(t.Context()) }()
 	var err error
-	ended := false
 	// The server closes the connection with unread data, so its reason may not arrive. The node then connects again.
 	waittest.Until(t, "the node fails", func() bool {
 		_ = a.nc.Publish(longSubject(), nil) // fails after the end
 		select {
 		case err = <-failed:
-			ended = true
+			return true
 		case <-time.After(time.Second):
+			return false
 		}
-		return ended
 	})
 	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "has ended: nats: ") {
 		t.Errorf("the node whose connection was closed: got error %v, want ErrUnreachable with the reason", err)

@@ -74,15 +74,14 @@ func (q *CountsQuery) selects(s service) bool {
 const maxApart = 8
 
 const (
-	counterColumns = "c.at, c.service, c.added, c.fired, c.due, c.success, c.fail, c.cancelled, c.completed"
 	// allCounters reads the counters of all services, oneCounter those of one service or sum. oneCounter looks up the key in
 	// each period that has a counter, of any service. It steps over periods without one: a bucket may be thousands of years
 	// wide. It returns a row for each period, of zeros if only others have counters there, because a statement ends only
 	// between two rows.
-	allCounters = "SELECT " + counterColumns + " FROM counters AS c WHERE c.width = ? AND c.at >= ? AND c.at < ?"
+	allCounters = "SELECT at, service, added, fired, due, success, fail, cancelled, completed FROM counters WHERE width = ? AND at >= ? AND at < ?"
 	oneCounter  = "WITH RECURSIVE period(at) AS (" +
-		"SELECT * FROM (SELECT at FROM counters WHERE width = ?1 AND at >= ?2 AND at < ?3 ORDER BY at LIMIT 1) " +
-		"UNION ALL SELECT (SELECT later.at FROM counters AS later WHERE later.width = ?1 AND later.at > period.at AND later.at < ?3 ORDER BY later.at LIMIT 1) FROM period WHERE period.at IS NOT NULL) " +
+		"SELECT min(at) FROM counters WHERE width = ?1 AND at >= ?2 AND at < ?3 " +
+		"UNION ALL SELECT (SELECT min(c.at) FROM counters AS c WHERE c.width = ?1 AND c.at > period.at AND c.at < ?3) FROM period WHERE period.at IS NOT NULL) " +
 		"SELECT period.at, ?4, ifnull(c.added, 0), ifnull(c.fired, 0), ifnull(c.due, 0), ifnull(c.success, 0), ifnull(c.fail, 0), ifnull(c.cancelled, 0), ifnull(c.completed, 0) " +
 		"FROM period LEFT JOIN counters AS c ON c.width = ?1 AND c.at = period.at AND c.service = ?4 WHERE period.at IS NOT NULL"
 )

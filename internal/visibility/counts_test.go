@@ -3,11 +3,90 @@ package visibility
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry/schemas"
 )
+
+// fillCounters writes a counter with one added timer for each of a number of minutes from one on, and each of the services with the
+// numbers first to last.
+func fillCounters(t *testing.T, s *sqlStore, from int64, minutes, first, last int) {
+	t.Helper()
+	if _, err := s.conn.ExecContext(t.Context(), "WITH RECURSIVE m(at) AS (SELECT ?1 UNION ALL SELECT at + 1 FROM m WHERE at < ?2), s(n) AS (SELECT ?3 UNION ALL SELECT n + 1 FROM s WHERE n < ?4) "+
+		"INSERT INTO counters(width, at, service, added, fired, due, success, fail, cancelled, completed) SELECT 1, at, n, 1, 0, 0, 0, 0, 0, 0 FROM m, s", from, from+int64(minutes)-1, first, last); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServiceBuckets: an answer by service has a bounded number of buckets.
+func TestServiceBuckets(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	const services, minutes, most = 20, 24 * 60, 5000
+	s.serviceBuckets = most
+	fillCounters(t, s, base/minuteMs, minutes, 1, services)
+	for i := range services {
+		s.dict.services = append(s.dict.services, service{"", fmt.Sprint("s", i)})
+	}
+	from := time.UnixMilli(base)
+	for _, c := range []struct {
+		name    string
+		q       CountsQuery
+		buckets int // 0 for an error
+	}{
+		{"a day of minutes of all services", CountsQuery{ByService: true, From: from, To: from.Add(24 * time.Hour)}, 0},
+		{"one bucket more than there may be", CountsQuery{ByService: true, From: from, To: from.Add((most/services + 1) * time.Minute)}, 0},
+		{"as many as there may be", CountsQuery{ByService: true, From: from, To: from.Add(most / services * time.Minute)}, most},
+		{"one service", CountsQuery{ByService: true, Service: "s7", From: from, To: from.Add(24 * time.Hour)}, minutes},
+		{"wider buckets", CountsQuery{ByService: true, Bucket: 6 * time.Minute, From: from, To: from.Add(24 * time.Hour)}, services * minutes / 6},
+	} {
+		counts, err := s.Counts(t.Context(), c.q)
+		if len(counts.Buckets) != c.buckets || (schemas.CodeOf(err) == schemas.CodeBadRequest) != (c.buckets == 0) {
+			t.Errorf("%s: got %d buckets and error %v, want %d", c.name, len(counts.Buckets), err, c.buckets)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read := 0
+	err := s.reads(ctx, func(tx *reading) error {
+		return tx.each("SELECT at FROM counters", nil, func(func(...any) error) error {
+			read++
+			cancel()
+			return nil
+		})
+	})
+	if !errors.Is(err, schemas.ErrUnavailable) || read >= rowsBetweenChecks {
+		t.Errorf("a cancelled read of %d rows: error %v", read, err)
+	}
+}
+
+// TestCounterColumns: counters has a column for every final state, in their order.
+func TestCounterColumns(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir())
+	var got []string
+	err := eachRow(t.Context(), s.read, "SELECT name FROM pragma_table_info('counters')", func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		got = append(got, name)
+		return err
+	})
+	want := []string{"width", "at", "service", "added", "fired", "due"}
+	for _, state := range finalStates {
+		want = append(want, state.String())
+	}
+	if err != nil || !slices.Equal(got, want) || len(want) != 3+columns {
+		t.Errorf("got columns %v and error %v, want %v", got, err, want)
+	}
+	for _, state := range slices.Concat(openStates, finalStates) {
+		if state >= maxStates {
+			t.Errorf("state %s has number %d, want less than %d", state, state, maxStates)
+		}
+	}
+}
 
 // TestCountsOfAllTime: numbers of ten thousand years are read at once. Their buckets are no multiple of an hour, so minutes are
 // added, and there are some 5 billion minutes. The counters at both ends count, and one outside does not.
@@ -18,10 +97,7 @@ func TestCountsOfAllTime(t *testing.T) {
 	s.dict.services = append(s.dict.services, service{"", "a"}, service{"", "b"})
 	count := func(at time.Time, number int) {
 		t.Helper()
-		if _, err := s.conn.ExecContext(t.Context(), "INSERT INTO counters(width, at, service, added, fired, due, success, fail, cancelled, completed) VALUES (1, ?, ?, 1, 0, 0, 0, 0, 0, 0)",
-			at.UnixMilli()/minuteMs, number); err != nil {
-			t.Fatal(err)
-		}
+		fillCounters(t, s, at.UnixMilli()/minuteMs, 1, number, number)
 	}
 	const a, b = 1, 2
 	for i := range 100 {
@@ -56,10 +132,7 @@ func TestCountsEndWithTheirContext(t *testing.T) {
 	s := openTest(t, t.TempDir())
 	const minutes = 3 * rowsBetweenChecks
 	s.dict.services = append(s.dict.services, service{"", "a"}, service{"", "b"})
-	if _, err := s.conn.ExecContext(t.Context(), "WITH RECURSIVE m(at) AS (SELECT ? UNION ALL SELECT at + 1 FROM m WHERE at < ?) "+
-		"INSERT INTO counters(width, at, service, added, fired, due, success, fail, cancelled, completed) SELECT 1, at, 1, 1, 0, 0, 0, 0, 0, 0 FROM m", base/minuteMs, base/minuteMs+minutes-1); err != nil {
-		t.Fatal(err)
-	}
+	fillCounters(t, s, base/minuteMs, minutes, 1, 1)
 	for number := range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		rows := 0
